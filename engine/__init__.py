@@ -1,0 +1,1 @@
+"""What n-gram drafting, multi-token prediction and speculative prefill share."""

@@ -1,0 +1,1 @@
+"""N-gram caches and drafting: corpus, counts, cache file, drafter, replay."""

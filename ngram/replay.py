@@ -1,0 +1,233 @@
+"""Replay a text as llama-lookup-stats does, and count what drafting would have done.
+
+The text is cut into chunks of ``n_ctx`` tokens; a chunk's first token is its seed. Then, round by
+round: draft from the chunk so far with the context, dynamic and static caches; accept drafted
+tokens while they equal the text (each goes into the context cache at once); take the text's next
+token as the one that the model samples, if the chunk has room. A finished chunk's context cache
+is merged into the dynamic cache.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..engine.errors import CacheUnsuitable, InputMalformed, InputTooShort, UsageError
+from .cache import NgramCache
+from .draft_kernels import Bigrams, Tally, replay_chunks, verdicts
+from .trie import empty_trie, trie_bytes, trie_of_cache, with_room
+
+SOURCES = ("context", "dynamic", "static")
+CTX_MULTIPLE = 256
+# CLOCK_MONOTONIC of the C library: 1 on Linux, 6 on macOS.
+_CLOCK_ID = 6 if sys.platform == "darwin" else 1
+# Tokens a kernel call: about a tenth of a second, so that Ctrl-C and progress come through.
+_CALL_TOKENS = 1 << 17
+# Edges that one token adds at most: sizes 1 to 4, and the one from node 0 to its unigram.
+_EDGES_PER_TOKEN = 5
+# llama.cpp, common/ngram-cache: least sample and least percent by n-gram size 0 (unused) to 4,
+# lax for the context cache, strict for the dynamic one.
+_THRESHOLDS = np.array(
+    [[0, 2, 2, 1, 1], [0, 66, 50, 50, 50], [0, 4, 3, 2, 2], [0, 75, 66, 66, 66]], np.int64
+)
+
+
+def round_up_ctx(n_ctx: int) -> int:
+    """The context size that llama.cpp really takes: the next multiple of 256."""
+    return -(-n_ctx // CTX_MULTIPLE) * CTX_MULTIPLE
+
+
+@dataclass(frozen=True)
+class ReplayStats:
+    """What one replay counted; integers and nanoseconds only.
+
+    Attributes
+    ----------
+    n_predict : what llama-lookup-stats prints, n_input rounded down to whole chunks
+    n_replayed : tokens really walked through, seeds included: n_seeds + n_accepted + n_rounds
+    n_rounds : passes of the model that yielded a token of their own
+    n_cut_rounds : passes whose own token would lie past the end of the chunk
+    n_drafted, n_accepted : drafted tokens (those past the chunk's end too), and those that matched
+    drafted_at, accepted_at : int64 [draft_max], by position in the draft
+    drafted_by_source, accepted_by_source : int64 [3], in the order of SOURCES
+    drafted_by_size, accepted_by_size : int64 [4], by n-gram size 1 to 4 (static bigrams are size 2)
+    draft_ns : drafting and context updates; merge_ns : merging finished chunks
+    context_bytes, dynamic_bytes, static_bytes : memory of the caches at the end of the replay
+    """
+
+    n_ctx: int
+    draft_max: int
+    n_input: int
+    n_chunks: int
+    n_predict: int
+    n_replayed: int
+    n_rounds: int
+    n_cut_rounds: int
+    n_drafted: int
+    n_accepted: int
+    drafted_at: np.ndarray
+    accepted_at: np.ndarray
+    drafted_by_source: np.ndarray
+    accepted_by_source: np.ndarray
+    drafted_by_size: np.ndarray
+    accepted_by_size: np.ndarray
+    draft_ns: int
+    merge_ns: int
+    context_bytes: int
+    dynamic_bytes: int
+    static_bytes: int
+
+    @property
+    def n_seeds(self) -> int:
+        return self.n_chunks
+
+    @property
+    def accept(self) -> float | None:
+        """Share of drafted tokens that matched, 0 to 1."""
+        return self.n_accepted / self.n_drafted if self.n_drafted else None
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Tokens that one pass of the model yields: the bound of the speed-up."""
+        return (self.n_rounds + self.n_accepted) / self.n_rounds if self.n_rounds else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Accepted tokens a draft, over the rounds that drafted."""
+        n_drafts = int(self.drafted_at[0]) if self.drafted_at.size else 0
+        return self.n_accepted / n_drafts if n_drafts else None
+
+    @property
+    def draft_us_per_token(self) -> float | None:
+        return self.draft_ns / 1000 / self.n_drafted if self.n_drafted else None
+
+    @property
+    def draft_tokens_per_s(self) -> float | None:
+        return self.n_drafted / (self.draft_ns / 1e9) if self.draft_ns else None
+
+
+def index_bigrams(cache: NgramCache | None, n_vocab: int) -> Bigrams:
+    """The bigrams of a static cache with what the drafter derives from them; None: no bigram.
+
+    Raises
+    ------
+    CacheUnsuitable : the cache holds no bigrams
+    """
+    if cache is None:
+        none = np.zeros(0, np.int32)
+        starts = np.zeros(n_vocab + 1, np.int64)
+        return Bigrams(starts, none, np.zeros(1, np.int64), none, none.astype(np.uint32), none)
+    if 2 not in cache.tables:
+        sizes = ", ".join(map(str, cache.orders)) or "none"
+        raise CacheUnsuitable(
+            f"the static cache holds no bigrams, only n-grams of sizes {sizes}",
+            remedy="create it with lookup-create and its default sizes",
+        )
+    table = cache.tables[2]
+    pairs = table.tokens.reshape(-1, 2)
+    first_row = np.zeros(n_vocab + 1, np.int64)
+    np.cumsum(np.bincount(pairs[:, 0], minlength=n_vocab), out=first_row[1:])
+    verdict = np.empty(table.n_ngrams, np.int32)
+    verdicts(table.entry_start, table.entry_token, table.entry_count, verdict)
+    second = np.ascontiguousarray(pairs[:, 1])
+    return Bigrams(
+        first_row, second, table.entry_start, table.entry_token, table.entry_count, verdict
+    )
+
+
+def _static_bytes(cache: NgramCache | None, bigrams: Bigrams) -> int:
+    if cache is None:
+        return 0
+    derived = (bigrams.first_row, bigrams.second, bigrams.verdict)
+    return cache.memory_bytes + sum(array.nbytes for array in derived)
+
+
+def _check(tokens: np.ndarray, n_ctx: int, draft_max: int, n_vocab: int) -> None:
+    if n_ctx < 2:
+        raise UsageError(f"a chunk of {n_ctx} tokens", remedy="give -c 256 or more")
+    if draft_max < 0:
+        raise UsageError(f"--draft-max {draft_max} is below 0", remedy="give 0 or more")
+    if tokens.size <= n_ctx:
+        raise InputTooShort(
+            f"the text has {tokens.size} tokens, but one chunk of -c {n_ctx} needs {n_ctx + 1}",
+            remedy=f"give a longer text, or -c {max(CTX_MULTIPLE, (tokens.size - 1) // 256 * 256)}",
+        )
+    if int(tokens.max()) >= n_vocab or int(tokens.min()) < 0:
+        raise InputMalformed(
+            f"the text holds a token outside the vocabulary of {n_vocab} tokens",
+            remedy="name the model whose tokenizer made the ids",
+        )
+
+
+def replay(
+    tokens: np.ndarray,
+    *,
+    n_ctx: int,
+    draft_max: int,
+    n_vocab: int,
+    static: NgramCache | None = None,
+    dynamic: NgramCache | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ReplayStats:
+    """Replay ``tokens`` (int32 [n]) in chunks of ``n_ctx``; the caches are left as they are.
+
+    ``on_progress`` gets (tokens done, tokens in all) now and then. Source of the procedure:
+    llama.cpp, examples/lookup/lookup-stats; like it, the rest behind the last whole chunk is not
+    replayed, nor is the last chunk when the text ends with it.
+
+    Raises
+    ------
+    UsageError, InputTooShort, InputMalformed, CacheUnsuitable
+    """
+    tokens = np.ascontiguousarray(tokens, np.int32)
+    _check(tokens, n_ctx, draft_max, n_vocab)
+    n_chunks = (tokens.size - 1) // n_ctx
+    bigrams = index_bigrams(static, n_vocab)
+    context = empty_trie(_EDGES_PER_TOKEN * n_ctx)
+    learned = trie_of_cache(dynamic)
+    tally = Tally(
+        np.zeros(7, np.int64),
+        np.zeros((2, draft_max), np.int64),
+        np.zeros((2, 3), np.int64),
+        np.zeros((2, 4), np.int64),
+    )
+    draft = np.empty(draft_max, np.int32)
+    origin = np.empty((draft_max, 2), np.int64)
+    scratch = np.empty(18 + context.nodes.shape[0], np.int32)
+    chunks_per_call = max(1, _CALL_TOKENS // n_ctx)
+    for first in range(0, n_chunks, chunks_per_call):
+        part = tokens[first * n_ctx : min(first + chunks_per_call, n_chunks) * n_ctx]
+        learned = with_room(learned, _EDGES_PER_TOKEN * part.size)
+        replay_chunks(
+            part, n_ctx, context, learned, bigrams, _THRESHOLDS, draft, origin, scratch, tally,
+            _CLOCK_ID,
+        )  # fmt: skip
+        if on_progress is not None:
+            on_progress(first * n_ctx + part.size, n_chunks * n_ctx)
+    rounds, cut, drafted, accepted, replayed, draft_ns, merge_ns = (int(n) for n in tally.total)
+    return ReplayStats(
+        n_ctx=n_ctx,
+        draft_max=draft_max,
+        n_input=tokens.size,
+        n_chunks=n_chunks,
+        n_predict=tokens.size - tokens.size % n_ctx,
+        n_replayed=replayed,
+        n_rounds=rounds,
+        n_cut_rounds=cut,
+        n_drafted=drafted,
+        n_accepted=accepted,
+        drafted_at=tally.position[0],
+        accepted_at=tally.position[1],
+        drafted_by_source=tally.source[0],
+        accepted_by_source=tally.source[1],
+        drafted_by_size=tally.size[0],
+        accepted_by_size=tally.size[1],
+        draft_ns=draft_ns,
+        merge_ns=merge_ns,
+        context_bytes=trie_bytes(context),
+        dynamic_bytes=trie_bytes(learned),
+        static_bytes=_static_bytes(static, bigrams),
+    )
