@@ -1,15 +1,16 @@
 """Kernels that learn n-grams from a token stream, draft from them, and replay a text.
 
-A *trie* holds the n-grams of sizes 1 to 4 that a token stream has shown. Its nodes are n-grams,
-node 0 is the empty one; an edge (node, token) says how often the token followed the n-gram, and
-leads to the n-gram one token longer. One open-addressed table over (node, token) thus serves both
-to find an n-gram and to count its followers. See docs/ngram.md for a drawing.
+Three structures, drawn in docs/ngram.md: the *context* is a trie of the n-grams of one chunk,
+walked by links; the *dynamic* cache is an open-addressed table of n-grams, asked only where the
+context has nothing; the *static* cache is a table of bigrams with what the static rule drafts.
 
 The drafting rule is that of llama.cpp's ``common/ngram-cache`` (sizes 4 down to 1, lax thresholds
 for the context, strict ones for the dynamic cache, candidates weighted by the static bigrams),
 except that equally good candidates are settled by the lowest token id, not by hash-map order.
 
-Kernels check nothing and raise nothing: ``replay.py`` sizes the arrays and checks the tokens.
+One file, though long: Numba's cache of a kernel does not see edits of kernels in other files.
+Kernels check nothing and raise nothing: the glue sizes the arrays and checks the tokens. Indices
+are unsigned, since Numba adds code for negative ones otherwise.
 """
 
 from __future__ import annotations
@@ -20,32 +21,27 @@ import numpy as np
 from numba import njit, types
 from numba.core.types import ExternalFunction
 
-# n_used: int64 [2]           nodes in use, edges in use
-# slots:  int32 [power of 2]  open addressing over (node, token): edge + 1, or 0 where it is empty
-# edges:  int32 [n, 8]        a record an edge, columns below; three are unused, so that two
-#                             records fill a cache line
-# nodes:  int64 [n, 4]        a record a node
-Trie = namedtuple("Trie", "n_used slots edges nodes")
+# Followers beyond an n-gram's only one, of context or dynamic cache.
+# n_used: int64 [2]             [0] nodes or n-grams in use, [1] edges in use
+# index:  int32 [power of 2]    open addressing over (owner, token): edge + 1, or 0
+# edges:  int32 [n * 8]         records: owner, token, count, child, next edge of the owner
+Followers = namedtuple("Followers", "n_used index edges")
 
-# Columns of edges.
-_NODE = 0  # the n-gram that the edge leaves
-_TOKEN = 1  # the token that followed it
-_COUNT = 2  # how often; 0 for the edges of node 0, which only lead to unigrams
-_CHILD = 3  # the n-gram one token longer, or -1 while nobody needs it
-_NEXT = 4  # the node's next edge, or -1
-# Columns of nodes.
-_EDGE = 0  # the node's newest edge, or -1
-_SUM = 1  # sum of the counts of its edges
-_BEST = 2  # the most frequent follower, lowest id among equals; -1 without one
-_BEST_COUNT = 3  # its count
+# nodes:   int32 [n * 8]   the chunk's n-grams, records as below; node 0 is the empty n-gram
+# unigram: int32 [n_vocab] the node of a single token, 0 where there is none
+Context = namedtuple("Context", "followers nodes unigram")
 
+# slots:  int32 [power of 2 * 8]  n-grams: four tokens (-1: unused; all -1: empty slot), record
+# hint:   uint64 [power of 2]     a bit for each n-gram that ever met the strict thresholds
+Dynamic = namedtuple("Dynamic", "followers slots hint")
+
+# verdict:     uint64 [power of 2]  bigram and the token that the rule drafts, see _bigram_key
 # first_row:   int64 [n_vocab + 1]  rows of bigrams that begin with a token
-# second:      int32 [n_rows]       second token of the bigram, ascending within the first
+# pairs:       int32 [n_rows * 2]   the bigrams, ascending
 # entry_start: int64 [n_rows + 1]   followers of a row
 # entry_token: int32 [n_entries]    ascending within a row
 # entry_count: uint32 [n_entries]
-# verdict:     int32 [n_rows]       the token that the static rule drafts, or -1
-Bigrams = namedtuple("Bigrams", "first_row second entry_start entry_token entry_count verdict")
+Bigrams = namedtuple("Bigrams", "verdict first_row pairs entry_start entry_token entry_count")
 
 # What a replay counts; see replay.py for the meaning. All int64.
 # total:    [7]  rounds, cut rounds, drafted, accepted, replayed, draft ns, merge ns
@@ -54,227 +50,510 @@ Bigrams = namedtuple("Bigrams", "first_row second entry_start entry_token entry_
 # size:     [2, 4]          by n-gram size 1 to 4
 Tally = namedtuple("Tally", "total position source size")
 
+_U = np.uint64
 _NGRAM_MAX = 4
 _COUNT_MAX = 2**31 - 1  # llama.cpp's int32; counts stay there instead of wrapping
-_HASH = np.uint64(0x9E3779B97F4A7C15)
+_HASH = _U(0x9E3779B97F4A7C15)
 _SUM_CAP = 1 << 40  # above it 100 * count can't reach any percentage: counts end at 2**31 - 1
-_PRODUCT_CAP = (
-    1 << 50
-)  # above it a boosted candidate beats every count, and 100 * product still fits
+_PRODUCT_CAP = 1 << 50  # above it a boosted candidate beats every count, and 100 * it still fits
+_EMPTY = _U(0xFFFFFFFFFFFFFFFF)
+
+# A record, in nodes at once and in slots behind the four tokens.
+_BEST = _U(0)  # the most frequent follower, lowest id among equals; -1 without one
+_BEST_COUNT = _U(1)
+_SUM = _U(2)  # of all counts; -1 where it does not fit, see _sum_of
+_MORE = _U(3)  # owner of the n-gram's edges, -1 while it has no second follower
+# Of nodes only.
+_CHILD = _U(4)  # the node that the best follower leads to
+_SUFFIX = _U(5)  # the node one token shorter, without the first
+_END = _U(6)  # where in the chunk the n-gram first ended
+_SIZE = _U(7)
+# Fields of an edge.
+_OWNER = _U(0)
+_TOKEN = _U(1)
+_COUNT = _U(2)
+_EDGE_CHILD = _U(3)
+_NEXT = _U(4)
+
+# Without Numba's reference counts: the kernels allocate nothing, and two atomic operations for each
+# array of each call made the replay four times slower.
+_kernel = njit(cache=True, nogil=True, _nrt=False)
 
 _clock_gettime = ExternalFunction(
     "clock_gettime", types.int32(types.int32, types.CPointer(types.int64))
 )
 
 
-@njit(cache=True, nogil=True)
+@_kernel
 def _clock_ns(clock_id, timespec):
     """Monotonic time in nanoseconds; ``timespec`` is int64 scratch of size 2."""
     _clock_gettime(np.int32(clock_id), timespec.ctypes)
     return timespec[0] * 1_000_000_000 + timespec[1]
 
 
-@njit(cache=True, nogil=True)
-def _slot(trie, node, token):
-    """The slot that holds the edge (node, token), or the empty one where it belongs."""
-    mask = np.uint64(trie.slots.size - 1)
-    mixed = ((np.uint64(node) << np.uint64(32)) | np.uint64(token)) * _HASH
-    slot = (mixed ^ (mixed >> np.uint64(32))) & mask
+@_kernel
+def _at(i):
+    """Where record ``i`` of eight begins."""
+    return _U(i) << _U(3)
+
+
+# ---------------------------------------------------------------------------------- followers
+
+
+@_kernel
+def _find_edge(followers, owner, token):
+    """(edge or -1, its place in the index or where it belongs)."""
+    index = followers.index
+    edges = followers.edges
+    mask = _U(index.size - 1)
+    mixed = ((_U(owner) << _U(32)) | _U(token)) * _HASH
+    place = (mixed ^ (mixed >> _U(32))) & mask
     while True:
-        edge = trie.slots[slot] - 1
-        if edge < 0 or (trie.edges[edge, _NODE] == node and trie.edges[edge, _TOKEN] == token):
-            return slot
-        slot = (slot + np.uint64(1)) & mask
+        edge = index[place] - 1
+        if edge < 0:
+            return -1, place
+        at = _at(edge)
+        if edges[at + _OWNER] == owner and edges[at + _TOKEN] == token:
+            return edge, place
+        place = (place + _U(1)) & mask
 
 
-@njit(cache=True, nogil=True)
-def _find_child(trie, node, token):
-    """The n-gram ``node`` + ``token``, or -1."""
-    edge = trie.slots[_slot(trie, node, token)] - 1
-    return trie.edges[edge, _CHILD] if edge >= 0 else np.int32(-1)
-
-
-@njit(cache=True, nogil=True)
-def _find_or_add_edge(trie, node, token):
-    """The edge (node, token), made with count 0 and no child where it is missing."""
-    slot = _slot(trie, node, token)
-    edge = trie.slots[slot] - 1
-    if edge < 0:
-        edge = trie.n_used[1]
-        trie.n_used[1] += 1
-        trie.slots[slot] = edge + 1
-        trie.edges[edge, _NODE] = node
-        trie.edges[edge, _TOKEN] = token
-        trie.edges[edge, _COUNT] = 0
-        trie.edges[edge, _CHILD] = -1
-        trie.edges[edge, _NEXT] = trie.nodes[node, _EDGE]
-        trie.nodes[node, _EDGE] = edge
+@_kernel
+def _add_edge(followers, owner, token, count, child):
+    """A new edge; returns it. An ``owner`` of -1: it becomes the owner itself."""
+    edge = followers.n_used[1]
+    followers.n_used[1] += 1
+    if owner < 0:
+        owner = edge
+    _, place = _find_edge(followers, owner, token)
+    followers.index[place] = edge + 1
+    edges = followers.edges
+    at = _at(edge)
+    edges[at + _OWNER] = owner
+    edges[at + _TOKEN] = token
+    edges[at + _COUNT] = count
+    edges[at + _EDGE_CHILD] = child
+    if edge == owner:
+        edges[at + _NEXT] = -1
+    else:  # behind the first, which stays the head of the list
+        head = _at(owner)
+        edges[at + _NEXT] = edges[head + _NEXT]
+        edges[head + _NEXT] = edge
     return edge
 
 
-@njit(cache=True, nogil=True)
-def _open_node(trie, node):
-    """Make the record of a node without followers."""
-    trie.nodes[node, _EDGE] = -1
-    trie.nodes[node, _SUM] = 0
-    trie.nodes[node, _BEST] = -1
-    trie.nodes[node, _BEST_COUNT] = 0
+@_kernel
+def index_edges(followers):
+    """Fill an empty index from the edges: after arrays have grown."""
+    for edge in range(followers.n_used[1]):
+        at = _at(edge)
+        _, place = _find_edge(followers, followers.edges[at + _OWNER], followers.edges[at + _TOKEN])
+        followers.index[place] = edge + 1
 
 
-@njit(cache=True, nogil=True)
-def _need_child(trie, edge):
-    """The n-gram that the edge leads to, made without followers where it is missing."""
-    child = np.int64(trie.edges[edge, _CHILD])
-    if child < 0:
-        child = trie.n_used[0]
-        trie.n_used[0] += 1
-        _open_node(trie, child)
-        trie.edges[edge, _CHILD] = child
-    return child
+@_kernel
+def _sum_of(records, at, followers):
+    """The sum of a record's counts, walked where it does not fit an int32 (absurd caches only)."""
+    total = np.int64(records[at + _SUM])
+    if total < 0:
+        total = np.int64(records[at + _BEST_COUNT])
+        edge = np.int64(records[at + _MORE])
+        while edge >= 0:
+            e = _at(edge)
+            if followers.edges[e + _TOKEN] != records[at + _BEST]:
+                total += followers.edges[e + _COUNT]
+            edge = np.int64(followers.edges[e + _NEXT])
+    return total
 
 
-@njit(cache=True, nogil=True)
-def _count(trie, edge, more):
-    """Count the edge ``more`` times (saturating) and keep its node's best follower true."""
-    node = trie.edges[edge, _NODE]
-    old = np.int64(trie.edges[edge, _COUNT])
+@_kernel
+def _widen_sum(records, at, more):
+    total = np.int64(records[at + _SUM])
+    if total >= 0:
+        total += more
+        records[at + _SUM] = total if total <= _COUNT_MAX else -1
+
+
+@_kernel
+def _count_other(records, at, followers, token, more, child):
+    """Count a follower that is not the best. Returns (child, whether it was there before).
+
+    With the second follower both become edges; the count of the best one's edge is stale while it
+    is the best, and is put right when another takes its place. ``child`` is -1 for records of the
+    dynamic cache, which have none.
+    """
+    best = records[at + _BEST]
+    if best < 0:  # the first follower
+        records[at + _BEST] = token
+        records[at + _BEST_COUNT] = min(more, _COUNT_MAX)
+        if child >= 0:
+            records[at + _CHILD] = child
+        _widen_sum(records, at, min(more, _COUNT_MAX))
+        return child, False
+    owner = records[at + _MORE]
+    if owner < 0:
+        owner = np.int32(_add_edge(followers, -1, best, 0, child))
+        records[at + _MORE] = owner
+        edge = np.int64(-1)
+    else:
+        edge, _ = _find_edge(followers, owner, token)
+    known = edge >= 0
+    if not known:
+        edge = _add_edge(followers, owner, token, 0, child)
+    edges = followers.edges
+    e = _at(edge)
+    old = np.int64(edges[e + _COUNT])
     count = min(old + more, _COUNT_MAX)
-    trie.edges[edge, _COUNT] = count
-    trie.nodes[node, _SUM] += count - old
-    token = np.int64(trie.edges[edge, _TOKEN])
-    best = trie.nodes[node, _BEST]
-    best_count = trie.nodes[node, _BEST_COUNT]
-    if best < 0 or count > best_count or (count == best_count and token < best):
-        trie.nodes[node, _BEST] = token
-        trie.nodes[node, _BEST_COUNT] = count
+    edges[e + _COUNT] = count
+    _widen_sum(records, at, count - old)
+    child = edges[e + _EDGE_CHILD]
+    best_count = records[at + _BEST_COUNT]
+    if count > best_count or (count == best_count and token < best):
+        stale, _ = _find_edge(followers, owner, best)
+        s = _at(stale)
+        edges[s + _COUNT] = best_count
+        records[at + _BEST] = token
+        records[at + _BEST_COUNT] = count
+        if child >= 0:
+            edges[s + _EDGE_CHILD] = records[at + _CHILD]
+            records[at + _CHILD] = child
+    return child, known
 
 
-@njit(cache=True, nogil=True)
-def clear_trie(trie):
-    """Leave nothing but node 0."""
-    trie.slots[:] = 0
-    trie.n_used[0] = 1
-    trie.n_used[1] = 0
-    _open_node(trie, 0)
+# ------------------------------------------------------------------------------------ context
 
 
-@njit(cache=True, nogil=True)
-def index_trie(trie):
-    """Fill an empty slot table from the edges: after arrays have grown."""
-    for edge in range(trie.n_used[1]):
-        slot = _slot(trie, np.int64(trie.edges[edge, _NODE]), trie.edges[edge, _TOKEN])
-        trie.slots[slot] = edge + 1
+@_kernel
+def _new_node(context, suffix, size, end):
+    node = context.followers.n_used[0]
+    context.followers.n_used[0] += 1
+    nodes = context.nodes
+    at = _at(node)
+    nodes[at + _BEST] = -1
+    nodes[at + _BEST_COUNT] = 0
+    nodes[at + _SUM] = 0
+    nodes[at + _MORE] = -1
+    nodes[at + _CHILD] = 0
+    nodes[at + _SUFFIX] = suffix
+    nodes[at + _END] = end
+    nodes[at + _SIZE] = size
+    return np.int32(node)
 
 
-@njit(cache=True, nogil=True)
-def add_ngrams(trie, tokens, order, entry_start, entry_token, entry_count):
+@_kernel
+def _clear_context(context, chunk):
+    """Forget a chunk: it alone says which unigrams are to be emptied."""
+    for i in range(chunk.size):
+        context.unigram[_U(chunk[i])] = 0
+    context.followers.index[:] = 0
+    context.followers.n_used[0] = 0
+    context.followers.n_used[1] = 0
+    _new_node(context, 0, 0, 0)
+
+
+@_kernel
+def _learn(context, state, token, end):
+    """Append ``token`` to the chunk at ``end``: count it after the 1 to 4 tokens before it.
+
+    state int32 [5], in and out: nodes that end the chunk, by size; 0 where the chunk is shorter.
+    This is llama.cpp's update() with nnew = 1.
+    """
+    nodes = context.nodes
+    shorter = context.unigram[_U(token)]
+    if shorter == 0:
+        shorter = _new_node(context, 0, 1, end)
+        context.unigram[_U(token)] = shorter
+    for size in range(1, _NGRAM_MAX + 1):
+        node = state[_U(size)]
+        state[_U(size)] = shorter
+        if node == 0:
+            break
+        at = _at(node)
+        if nodes[at + _BEST] == token:
+            nodes[at + _BEST_COUNT] += 1
+            nodes[at + _SUM] += 1
+            shorter = nodes[at + _CHILD]
+            continue
+        # The follower's node must exist before its edge: the next free one, if the edge is new.
+        child = shorter if size == _NGRAM_MAX else np.int32(context.followers.n_used[0])
+        child, known = _count_other(nodes, at, context.followers, token, 1, child)
+        if not known and size < _NGRAM_MAX:
+            _new_node(context, shorter, size + 1, end)
+        shorter = child
+
+
+@_kernel
+def _child(context, node, token):
+    """The node after ``node`` and ``token``, or 0; of a 4-gram: the next 4-gram."""
+    nodes = context.nodes
+    at = _at(node)
+    if nodes[at + _BEST] == token:
+        return nodes[at + _CHILD]
+    owner = nodes[at + _MORE]
+    if owner < 0:
+        return np.int32(0)
+    edge, _ = _find_edge(context.followers, owner, token)
+    if edge < 0:
+        return np.int32(0)
+    return context.followers.edges[_at(edge) + _EDGE_CHILD]
+
+
+@_kernel
+def _follow(context, node, token):
+    """The longest known n-gram that ends with ``token``, coming from the longest before it."""
+    while node != 0:
+        child = _child(context, node, token)
+        if child != 0:
+            return child
+        node = context.nodes[_at(node) + _SUFFIX]
+    return context.unigram[_U(token)]
+
+
+# ------------------------------------------------------------------------------------ dynamic
+
+
+@_kernel
+def _mix(mixed, token):
+    """The hash of an n-gram, from that without its first token; the last token comes first."""
+    mixed = (mixed ^ _U(token + 2)) * _HASH
+    return mixed ^ (mixed >> _U(29))
+
+
+@_kernel
+def _find_ngram(slots, mixed, a, b, c, d):
+    """Where the n-gram's slot begins, or the empty one where it belongs (token 0 .. -1)."""
+    mask = _U((slots.size >> 3) - 1)
+    slot = mixed & mask
+    while True:
+        at = slot << _U(3)
+        if slots[at + _U(3)] == d:
+            if slots[at + _U(2)] == c and slots[at + _U(1)] == b and slots[at] == a:
+                return at
+        elif slots[at + _U(3)] < 0:
+            return at
+        slot = (slot + _U(1)) & mask
+
+
+@_kernel
+def _need_ngram(dynamic, mixed, a, b, c, d):
+    """Where the n-gram's record begins, made empty where it is missing."""
+    slots = dynamic.slots
+    at = _find_ngram(slots, mixed, a, b, c, d)
+    if slots[at + _U(3)] < 0:
+        dynamic.followers.n_used[0] += 1
+        slots[at] = a
+        slots[at + _U(1)] = b
+        slots[at + _U(2)] = c
+        slots[at + _U(3)] = d
+        slots[at + _U(4) + _BEST] = -1
+        slots[at + _U(4) + _BEST_COUNT] = 0
+        slots[at + _U(4) + _SUM] = 0
+        slots[at + _U(4) + _MORE] = -1
+    return at + _U(4)
+
+
+@_kernel
+def _give_hint(dynamic, mixed, at, least, percent):
+    """Set the hint of a record that meets the strict thresholds, whatever the weights."""
+    slots = dynamic.slots
+    total = _sum_of(slots, at, dynamic.followers)
+    if total >= least and 100 * np.int64(slots[at + _BEST_COUNT]) >= percent * min(total, _SUM_CAP):
+        hint = dynamic.hint
+        bit = mixed >> _U(20)
+        hint[(bit >> _U(6)) & _U(hint.size - 1)] |= _U(1) << (bit & _U(63))
+
+
+@_kernel
+def _hinted(hint, mixed):
+    bit = mixed >> _U(20)
+    return (hint[(bit >> _U(6)) & _U(hint.size - 1)] >> (bit & _U(63))) & _U(1) != _U(0)
+
+
+@_kernel
+def _add(dynamic, at, token, more):
+    """Count a follower of a record ``more`` times."""
+    slots = dynamic.slots
+    if slots[at + _BEST] == token:
+        old = np.int64(slots[at + _BEST_COUNT])
+        count = min(old + more, _COUNT_MAX)
+        slots[at + _BEST_COUNT] = count
+        _widen_sum(slots, at, count - old)
+    else:
+        _count_other(slots, at, dynamic.followers, token, more, np.int32(-1))
+
+
+@_kernel
+def _ngram_record(dynamic, tokens, stop, size):
+    """(record, hash) of the n-gram of ``size`` tokens before ``stop``, made where it is missing."""
+    a = np.int32(-1)
+    b = np.int32(-1)
+    c = np.int32(-1)
+    d = tokens[_U(stop - 1)]
+    mixed = _mix(_U(0), d)
+    if size > 1:
+        c = tokens[_U(stop - 2)]
+        mixed = _mix(mixed, c)
+    if size > 2:
+        b = tokens[_U(stop - 3)]
+        mixed = _mix(mixed, b)
+    if size > 3:
+        a = tokens[_U(stop - 4)]
+        mixed = _mix(mixed, a)
+    return _need_ngram(dynamic, mixed, a, b, c, d), mixed
+
+
+@_kernel
+def add_ngrams(dynamic, tokens, size, entry_start, entry_token, entry_count, thresholds):
     """Add counted n-grams of one size, as a cache file holds them.
 
-    tokens int32 [n_ngrams * order], entry_start int64 [n_ngrams + 1], entry_token int32 and
-    entry_count uint32 [n_entries]: in; ``trie`` grows by at most n_ngrams * order + n_entries
-    edges.
+    tokens int32 [n_ngrams * size], entry_start int64 [n_ngrams + 1], entry_token int32 and
+    entry_count uint32 [n_entries]: in.
     """
     for row in range(entry_start.size - 1):
-        node = np.int64(0)
-        for i in range(order):
-            edge = _find_or_add_edge(trie, node, tokens[row * order + i])
-            node = _need_child(trie, edge)
+        at, mixed = _ngram_record(dynamic, tokens, (row + 1) * size, size)
         for entry in range(entry_start[row], entry_start[row + 1]):
-            edge = _find_or_add_edge(trie, node, entry_token[entry])
-            _count(trie, edge, np.int64(entry_count[entry]))
+            _add(dynamic, at, entry_token[entry], np.int64(entry_count[entry]))
+        _give_hint(dynamic, mixed, at, thresholds[2, size], thresholds[3, size])
 
 
-@njit(cache=True, nogil=True)
-def _merge(trie, more, node_map):
-    """Add the counts of ``more`` to ``trie``; node_map int32 [nodes of more] is scratch.
-
-    Edges are walked in the order in which they were made, so a node is mapped before its edges
-    come.
-    """
-    node_map[0] = 0
-    for edge in range(more.n_used[1]):
-        node = np.int64(node_map[more.edges[edge, _NODE]])
-        into = _find_or_add_edge(trie, node, more.edges[edge, _TOKEN])
-        if more.edges[edge, _COUNT] > 0:
-            _count(trie, into, np.int64(more.edges[edge, _COUNT]))
-        child = more.edges[edge, _CHILD]
-        if child >= 0:
-            node_map[child] = _need_child(trie, into)
-
-
-@njit(cache=True, nogil=True)
-def _learn(trie, suffix, token):
-    """Append ``token`` to the stream: count it after its 1 to 4 last tokens.
-
-    suffix int32 [5], in and out: the n-grams that end the stream, by size; suffix[0] is node 0, -1
-    where the stream is shorter. This is llama.cpp's update() with nnew = 1.
-    """
-    for size in range(_NGRAM_MAX, -1, -1):  # downwards: suffix[size + 1] may be overwritten
-        node = np.int64(suffix[size])
-        if node < 0:
+@_kernel
+def _merge(dynamic, context, chunk, thresholds):
+    """Add the counts of a finished chunk."""
+    nodes = context.nodes
+    edges = context.followers.edges
+    for node in range(1, context.followers.n_used[0]):
+        n = _at(node)
+        best = nodes[n + _BEST]
+        if best < 0:
             continue
-        edge = _find_or_add_edge(trie, node, token)
-        if size > 0:
-            _count(trie, edge, 1)
-        if size < _NGRAM_MAX:
-            suffix[size + 1] = _need_child(trie, edge)
+        size = np.int64(nodes[n + _SIZE])
+        at, mixed = _ngram_record(dynamic, chunk, np.int64(nodes[n + _END]) + 1, size)
+        _add(dynamic, at, best, np.int64(nodes[n + _BEST_COUNT]))
+        edge = np.int64(nodes[n + _MORE])
+        while edge >= 0:
+            e = _at(edge)
+            if edges[e + _TOKEN] != best:
+                _add(dynamic, at, edges[e + _TOKEN], np.int64(edges[e + _COUNT]))
+            edge = np.int64(edges[e + _NEXT])
+        _give_hint(dynamic, mixed, at, thresholds[2, size], thresholds[3, size])
 
 
-@njit(cache=True, nogil=True)
-def verdicts(entry_start, entry_token, entry_count, verdict):
-    """The token that the static rule drafts after each bigram, or -1 (out: ``verdict``).
+@_kernel
+def index_dynamic(grown, slots, thresholds):
+    """Move all n-grams of ``slots`` into the larger, empty table of ``grown``."""
+    for slot in range(slots.size >> 3):
+        old = _at(slot)
+        d = slots[old + _U(3)]
+        if d < 0:
+            continue
+        a = slots[old]
+        b = slots[old + _U(1)]
+        c = slots[old + _U(2)]
+        size = 1
+        mixed = _mix(_U(0), d)
+        if c >= 0:
+            size = 2
+            mixed = _mix(mixed, c)
+        if b >= 0:
+            size = 3
+            mixed = _mix(mixed, b)
+        if a >= 0:
+            size = 4
+            mixed = _mix(mixed, a)
+        at = _find_ngram(grown.slots, mixed, a, b, c, d)
+        for i in range(8):
+            grown.slots[at + _U(i)] = slots[old + _U(i)]
+        _give_hint(grown, mixed, at + _U(4), thresholds[2, size], thresholds[3, size])
 
-    Source: llama.cpp, static-only try: at least 2 samples, the most frequent at 50 % or more.
+
+# ------------------------------------------------------------------------------------- static
+
+
+@_kernel
+def _bigram_key(first, second):
+    """21 bits a token: what ``verdict`` holds above the 22 bits of the drafted token + 1."""
+    return (_U(first) << _U(21)) | _U(second)
+
+
+@_kernel
+def _find_verdict(verdict, key):
+    """The place of the bigram's word, or the empty one where it belongs."""
+    mask = _U(verdict.size - 1)
+    mixed = key * _HASH
+    place = (mixed ^ (mixed >> _U(32))) & mask
+    while verdict[place] != _EMPTY and verdict[place] >> _U(22) != key:
+        place = (place + _U(1)) & mask
+    return place
+
+
+@_kernel
+def index_verdicts(pairs, entry_start, entry_token, entry_count, verdict):
+    """Fill the table of bigrams with the token that the static rule drafts after each.
+
+    pairs int32 [n_rows * 2], entry_* as in Bigrams: in; verdict uint64 [power of 2]: out, all
+    _EMPTY before. Source: llama.cpp, static-only try: 2 samples, the most frequent at 50 % or more.
     """
     for row in range(entry_start.size - 1):
         total = np.int64(0)
         best = np.int64(0)
-        pick = np.int32(-1)
+        pick = np.int64(-1)
         for entry in range(entry_start[row], entry_start[row + 1]):
             count = np.int64(entry_count[entry])
             total += count
             if count > best:  # ids ascend, so the lowest id keeps a tie
                 best = count
-                pick = entry_token[entry]
-        verdict[row] = pick if total >= 2 and 2 * best >= total else -1
+                pick = np.int64(entry_token[entry])
+        if total < 2 or 2 * best < total:
+            pick = np.int64(-1)
+        key = _bigram_key(pairs[2 * row], pairs[2 * row + 1])
+        verdict[_find_verdict(verdict, key)] = (key << _U(22)) | _U(pick + 1)
 
 
-@njit(cache=True, nogil=True)
+@_kernel
+def _verdict(verdict, first, second):
+    """The drafted token; -1: none; -2: the static cache lacks the bigram."""
+    word = verdict[_find_verdict(verdict, _bigram_key(first, second))]
+    if word == _EMPTY:
+        return np.int64(-2)
+    return np.int64(word & _U(0x3FFFFF)) - 1
+
+
+@_kernel
 def _find_row(bigrams, first, second):
-    """The row of the bigram, or -1."""
-    low = bigrams.first_row[first]
-    stop = bigrams.first_row[first + 1]
-    high = stop
+    """The row of a bigram that the cache holds."""
+    low = bigrams.first_row[_U(first)]
+    high = bigrams.first_row[_U(first) + _U(1)]
     while low < high:
         middle = (low + high) >> 1
-        if bigrams.second[middle] < second:
+        if bigrams.pairs[_U(2 * middle + 1)] < second:
             low = middle + 1
         else:
             high = middle
-    if low < stop and bigrams.second[low] == second:
-        return low
-    return np.int64(-1)
+    return low
 
 
-@njit(cache=True, nogil=True)
+@_kernel
 def _static_count(bigrams, row, token):
     """How often the token follows the bigram; 0 if never."""
-    low = bigrams.entry_start[row]
-    stop = bigrams.entry_start[row + 1]
+    low = bigrams.entry_start[_U(row)]
+    stop = bigrams.entry_start[_U(row + 1)]
     high = stop
     while low < high:
         middle = (low + high) >> 1
-        if bigrams.entry_token[middle] < token:
+        if bigrams.entry_token[_U(middle)] < token:
             low = middle + 1
         else:
             high = middle
-    if low < stop and bigrams.entry_token[low] == token:
-        return np.int64(bigrams.entry_count[low])
+    if low < stop and bigrams.entry_token[_U(low)] == token:
+        return np.int64(bigrams.entry_count[_U(low)])
     return np.int64(0)
 
 
-@njit(cache=True, nogil=True)
-def _weighted_best(trie, node, bigrams, row):
+# ------------------------------------------------------------------------------------- drafts
+
+
+@_kernel
+def _weighted_best(records, at, followers, bigrams, row):
     """(token, count) of the best follower by count, times 100 x static count where there is one.
 
     Boosted and plain candidates are held apart, so that no product can overflow.
@@ -284,10 +563,14 @@ def _weighted_best(trie, node, bigrams, row):
     boosted_count = np.int64(0)
     plain_count = np.int64(0)
     plain = np.int32(-1)
-    edge = trie.nodes[node, _EDGE]
+    best = records[at + _BEST]
+    edge = np.int64(records[at + _MORE])
     while edge >= 0:
-        token = trie.edges[edge, _TOKEN]
-        count = np.int64(trie.edges[edge, _COUNT])
+        e = _at(edge)
+        token = followers.edges[e + _TOKEN]
+        count = np.int64(followers.edges[e + _COUNT])
+        if token == best:  # its edge is stale
+            count = np.int64(records[at + _BEST_COUNT])
         static = _static_count(bigrams, row, token)
         if static > 0:
             score = count * static
@@ -298,7 +581,7 @@ def _weighted_best(trie, node, bigrams, row):
         elif count > plain_count or (count == plain_count and token < plain):
             plain_count = count
             plain = token
-        edge = np.int64(trie.edges[edge, _NEXT])
+        edge = np.int64(followers.edges[e + _NEXT])
     score = 100 * min(product, _PRODUCT_CAP)
     if boosted >= 0 and (
         plain < 0 or score > plain_count or (score == plain_count and boosted < plain)
@@ -307,181 +590,220 @@ def _weighted_best(trie, node, bigrams, row):
     return plain, plain_count
 
 
-@njit(cache=True, nogil=True)
-def _try_node(trie, node, min_sample, min_percent, bigrams, row):
-    """The token that the node drafts under the thresholds, or -1."""
-    total = trie.nodes[node, _SUM]
-    if total < min_sample:
+@_kernel
+def _try(records, at, followers, least, percent, verdict, bigrams, first, second):
+    """The token that a record drafts under the thresholds, or -1.
+
+    verdict: that of the static cache for the last two tokens, ``first`` and ``second``.
+    """
+    total = _sum_of(records, at, followers)
+    if total < least:
         return np.int32(-1)
-    needed = min_percent * min(total, _SUM_CAP)
+    needed = percent * min(total, _SUM_CAP)
     # No follower counts more than the best, whatever the weights: an early no.
-    if 100 * trie.nodes[node, _BEST_COUNT] < needed:
+    if 100 * np.int64(records[at + _BEST_COUNT]) < needed:
         return np.int32(-1)
-    edge = trie.nodes[node, _EDGE]
-    if row < 0 or trie.edges[edge, _NEXT] < 0:
-        return np.int32(trie.nodes[node, _BEST])
-    token, count = _weighted_best(trie, node, bigrams, row)
+    best = records[at + _BEST]
+    # Where the static cache would draft the best one too, no other's product can exceed its own.
+    if records[at + _MORE] < 0 or verdict == -2 or verdict == best:
+        return best
+    row = _find_row(bigrams, first, second)
+    token, count = _weighted_best(records, at, followers, bigrams, row)
     if 100 * count < needed:
         return np.int32(-1)
     return token
 
 
-@njit(cache=True, nogil=True)
-def _walk(trie, window, size):
-    """The n-gram of the window's last ``size`` tokens, or -1."""
-    node = np.int64(0)
-    for i in range(_NGRAM_MAX - size, _NGRAM_MAX):
-        node = np.int64(_find_child(trie, node, window[i]))
-        if node < 0:
-            break
-    return node
+@_kernel
+def _try_dynamic(dynamic, bigrams, verdict, a, b, c, d, thresholds, origin):
+    """A token from the dynamic cache, or -1; the n-gram a b c d ends the text (-1: unused)."""
+    hint = dynamic.hint
+    one = _mix(_U(0), d)
+    two = _mix(one, c)
+    three = _mix(two, b)
+    four = _mix(three, a)
+    none = np.int32(-1)
+    # The four bits are read before any is used, so that their cache misses overlap.
+    in_four = _hinted(hint, four) and a >= 0
+    in_three = _hinted(hint, three) and b >= 0
+    in_two = _hinted(hint, two)
+    in_one = _hinted(hint, one)
+    token = none
+    size = np.int64(_NGRAM_MAX)
+    while size > 0 and token < 0:
+        at = _EMPTY
+        if size == 4 and in_four:
+            at = _find_ngram(dynamic.slots, four, a, b, c, d)
+        elif size == 3 and in_three:
+            at = _find_ngram(dynamic.slots, three, none, b, c, d)
+        elif size == 2 and in_two:
+            at = _find_ngram(dynamic.slots, two, none, none, c, d)
+        elif size == 1 and in_one:
+            at = _find_ngram(dynamic.slots, one, none, none, none, d)
+        if at != _EMPTY and dynamic.slots[at + _U(3)] >= 0:
+            token = _try(
+                dynamic.slots,
+                at + _U(4),
+                dynamic.followers,
+                thresholds[2, size],
+                thresholds[3, size],
+                verdict,
+                bigrams,
+                c,
+                d,
+            )
+        size -= 1
+    origin[0] = 1
+    origin[1] = size + 1
+    return token
 
 
-@njit(cache=True, nogil=True)
-def _draft_one(context, suffix, dynamic, bigrams, window, length, thresholds, found):
-    """One more drafted token for a stream of ``length`` >= 2 tokens, or -1.
-
-    suffix int32 [5]: context n-grams that end the stream (-1: unknown); window int32 [4]: its last
-    tokens; thresholds int64 [4, 5]: rows lax sample, lax percent, strict sample, strict percent;
-    found int64 [2], out: source (0 context, 1 dynamic, 2 static) and n-gram size.
-    """
-    row = _find_row(bigrams, window[_NGRAM_MAX - 2], window[_NGRAM_MAX - 1])
-    longest = min(_NGRAM_MAX, length)
-    for size in range(longest, 0, -1):
-        node = np.int64(suffix[size])
-        if node >= 0:
-            token = _try_node(context, node, thresholds[0, size], thresholds[1, size], bigrams, row)
-            if token >= 0:
-                found[0] = 0
-                found[1] = size
-                return token
-    for size in range(longest, 0, -1):
-        node = _walk(dynamic, window, size)
-        if node >= 0:
-            token = _try_node(dynamic, node, thresholds[2, size], thresholds[3, size], bigrams, row)
-            if token >= 0:
-                found[0] = 1
-                found[1] = size
-                return token
-    if row >= 0 and bigrams.verdict[row] >= 0:
-        found[0] = 2
-        found[1] = 2
-        return bigrams.verdict[row]
+@_kernel
+def _try_context(context, node, bigrams, verdict, c, d, thresholds, origin):
+    """A token from the n-grams that end the text, the longest being ``node``, or -1."""
+    nodes = context.nodes
+    while node != 0:
+        at = _at(node)
+        size = nodes[at + _SIZE]
+        token = _try(
+            nodes,
+            at,
+            context.followers,
+            thresholds[0, _U(size)],
+            thresholds[1, _U(size)],
+            verdict,
+            bigrams,
+            c,
+            d,
+        )
+        if token >= 0:
+            origin[0] = 0
+            origin[1] = size
+            return token
+        node = nodes[at + _SUFFIX]
     return np.int32(-1)
 
 
-@njit(cache=True, nogil=True)
-def _shift(window, token):
-    """Let ``token`` follow in the window of the last four; a slice copy would allocate here."""
-    for i in range(_NGRAM_MAX - 1):
-        window[i] = window[i + 1]
-    window[_NGRAM_MAX - 1] = token
+@_kernel
+def draft_tokens(context, node, dynamic, bigrams, tokens, thresholds, draft, origin):
+    """Draft up to ``draft.size`` tokens after a text; returns how many.
 
-
-@njit(cache=True, nogil=True)
-def draft_tokens(
-    context, suffix, dynamic, bigrams, window, length, thresholds, draft, origin, scratch
-):
-    """Draft up to ``draft.size`` tokens after a stream; returns how many.
-
-    suffix int32 [5] and window int32 [4] describe the stream and are left as they are; draft int32
-    [draft_max] and origin int64 [draft_max, 2] (source, size) are filled; scratch int32 [9].
+    node: the longest context n-gram that ends the text, 0 without one; tokens int32 [n]: the text,
+    of which the last four matter; thresholds int64 [4, 5]: rows lax sample, lax percent, strict
+    sample, strict percent; draft int32 [draft_max], origin int64 [draft_max, 2] (source 0 context,
+    1 dynamic, 2 static; n-gram size): out.
     """
-    nodes = scratch[:5]
-    last = scratch[5:9]
-    for i in range(_NGRAM_MAX):
-        nodes[i] = suffix[i]
-        last[i] = window[i]
-    nodes[_NGRAM_MAX] = suffix[_NGRAM_MAX]
+    length = tokens.size
     n_drafted = 0
-    while n_drafted < draft.size and length >= 2:
-        token = _draft_one(
-            context, nodes, dynamic, bigrams, last, length, thresholds, origin[n_drafted]
-        )
+    if length < 2:
+        return n_drafted
+    a = tokens[_U(length - 4)] if length > 3 else np.int32(-1)
+    b = tokens[_U(length - 3)] if length > 2 else np.int32(-1)
+    c = tokens[_U(length - 2)]
+    d = tokens[_U(length - 1)]
+    while n_drafted < draft.size:
+        verdict = _verdict(bigrams.verdict, c, d)
+        from_where = origin[n_drafted]
+        token = _try_context(context, node, bigrams, verdict, c, d, thresholds, from_where)
         if token < 0:
-            break
-        draft[n_drafted] = token
+            token = _try_dynamic(dynamic, bigrams, verdict, a, b, c, d, thresholds, from_where)
+        if token < 0:
+            if verdict < 0:
+                break
+            token = np.int32(verdict)
+            from_where[0] = 2
+            from_where[1] = 2
+        draft[_U(n_drafted)] = token
         n_drafted += 1
-        length += 1
-        for size in range(_NGRAM_MAX - 1, -1, -1):
-            node = np.int64(nodes[size])
-            nodes[size + 1] = _find_child(context, node, token) if node >= 0 else -1
-        _shift(last, token)
+        if n_drafted < draft.size:
+            node = _follow(context, node, token)
+        a = b
+        b = c
+        c = d
+        d = token
     return n_drafted
 
 
-@njit(cache=True, nogil=True)
-def _append(context, suffix, window, token):
-    _learn(context, suffix, token)
-    _shift(window, token)
+@_kernel
+def _longest(state):
+    """The longest n-gram that ends the chunk."""
+    size = _NGRAM_MAX
+    while size > 0 and state[_U(size)] == 0:
+        size -= 1
+    return state[_U(size)]
 
 
-@njit(cache=True, nogil=True)
-def _replay_chunk(chunk, context, dynamic, bigrams, thresholds, draft, origin, scratch, tally):
+@_kernel
+def _replay_chunk(chunk, context, dynamic, bigrams, thresholds, draft, origin, state, tally):
     """Replay one chunk: draft, compare, accept, then take the true next token. See replay.py."""
-    suffix = scratch[:5]
-    window = scratch[5:9]
-    clear_trie(context)
-    suffix[:] = -1
-    suffix[0] = 0
-    # The seed token opens the stream and is counted nowhere, for nothing stands before it.
-    suffix[1] = _need_child(context, _find_or_add_edge(context, np.int64(0), chunk[0]))
-    window[:] = -1
-    window[-1] = chunk[0]
+    position = tally.position
+    source = tally.source
+    sizes = tally.size
+    state[:] = 0
+    # The seed opens the chunk; before it stands nothing that it could be counted after.
+    _learn(context, state, chunk[0], 0)
     at = 1
+    rounds = 0
+    drafted = 0
+    accepted = 0
     while at < chunk.size:
         n_drafted = draft_tokens(
-            context, suffix, dynamic, bigrams, window, at, thresholds, draft, origin, scratch[9:]
+            context, _longest(state), dynamic, bigrams, chunk[:at], thresholds, draft, origin
         )
-        for i in range(n_drafted):
-            tally.position[0, i] += 1
-            tally.source[0, origin[i, 0]] += 1
-            tally.size[0, origin[i, 1] - 1] += 1
         n_accepted = 0
         while n_accepted < n_drafted and at < chunk.size and draft[n_accepted] == chunk[at]:
-            tally.position[1, n_accepted] += 1
-            tally.source[1, origin[n_accepted, 0]] += 1
-            tally.size[1, origin[n_accepted, 1] - 1] += 1
-            _append(context, suffix, window, chunk[at])
+            position[1, n_accepted] += 1
+            source[1, origin[n_accepted, 0]] += 1
+            sizes[1, origin[n_accepted, 1] - 1] += 1
+            _learn(context, state, chunk[at], at)
             n_accepted += 1
             at += 1
-        tally.total[2] += n_drafted
-        tally.total[3] += n_accepted
+        for i in range(n_drafted):
+            position[0, i] += 1
+            source[0, origin[i, 0]] += 1
+            sizes[0, origin[i, 1] - 1] += 1
+        drafted += n_drafted
+        accepted += n_accepted
         if at < chunk.size:
-            tally.total[0] += 1
-            _append(context, suffix, window, chunk[at])
+            rounds += 1
+            _learn(context, state, chunk[at], at)
             at += 1
         else:
             tally.total[1] += 1
+    tally.total[0] += rounds
+    tally.total[2] += drafted
+    tally.total[3] += accepted
     tally.total[4] += chunk.size
 
 
-@njit(cache=True, nogil=True)
+@_kernel
 def replay_chunks(
-    tokens, n_ctx, context, dynamic, bigrams, thresholds, draft, origin, scratch, tally, clock_id
+    tokens,
+    n_ctx,
+    context,
+    dynamic,
+    bigrams,
+    thresholds,
+    draft,
+    origin,
+    state,
+    tally,
+    clock_id,
+    timespec,
 ):
-    """Replay whole chunks of ``n_ctx`` tokens, merging each into the dynamic trie.
+    """Replay whole chunks of ``n_ctx`` tokens, merging each into the dynamic cache.
 
-    tokens int32 [n_chunks * n_ctx]; scratch int32 [18 + nodes of context]; clock_id: the
-    platform's CLOCK_MONOTONIC. tally.total[5] gets the time of drafting and context updates,
-    total[6] that of merging: the clock is read inside, for a call per chunk from Python would
-    cost as much as a chunk.
+    tokens int32 [n_chunks * n_ctx]; context: empty, in and out; state int32 [5] and timespec int64
+    [2]: scratch; clock_id: the platform's CLOCK_MONOTONIC. tally.total[5] gets the time of drafting
+    and context updates, total[6] that of merging: the clock is read inside, for a call per chunk from
+    Python would cost as much as a chunk.
     """
-    timespec = np.zeros(2, np.int64)
     for start in range(0, tokens.size, n_ctx):
+        chunk = tokens[start : start + n_ctx]
         begin = _clock_ns(clock_id, timespec)
-        _replay_chunk(
-            tokens[start : start + n_ctx],
-            context,
-            dynamic,
-            bigrams,
-            thresholds,
-            draft,
-            origin,
-            scratch,
-            tally,
-        )
+        _replay_chunk(chunk, context, dynamic, bigrams, thresholds, draft, origin, state, tally)
         middle = _clock_ns(clock_id, timespec)
-        _merge(dynamic, context, scratch[18:])
+        _merge(dynamic, context, chunk, thresholds)
+        _clear_context(context, chunk)
         tally.total[5] += middle - begin
         tally.total[6] += _clock_ns(clock_id, timespec) - middle

@@ -15,10 +15,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.errors import CacheUnsuitable, InputMalformed, InputTooShort, UsageError
+from ..engine.errors import InputMalformed, InputTooShort, UsageError
 from .cache import NgramCache
-from .draft_kernels import Bigrams, Tally, replay_chunks, verdicts
-from .trie import empty_trie, trie_bytes, trie_of_cache, with_room
+from .draft_kernels import Tally, replay_chunks
+from .tables import (
+    SIZES,
+    THRESHOLDS,
+    context_bytes,
+    dynamic_bytes,
+    dynamic_of_cache,
+    empty_context,
+    index_bigrams,
+    static_bytes,
+    with_room,
+)
 
 SOURCES = ("context", "dynamic", "static")
 CTX_MULTIPLE = 256
@@ -26,13 +36,6 @@ CTX_MULTIPLE = 256
 _CLOCK_ID = 6 if sys.platform == "darwin" else 1
 # Tokens a kernel call: about a tenth of a second, so that Ctrl-C and progress come through.
 _CALL_TOKENS = 1 << 17
-# Edges that one token adds at most: sizes 1 to 4, and the one from node 0 to its unigram.
-_EDGES_PER_TOKEN = 5
-# llama.cpp, common/ngram-cache: least sample and least percent by n-gram size 0 (unused) to 4,
-# lax for the context cache, strict for the dynamic one.
-_THRESHOLDS = np.array(
-    [[0, 2, 2, 1, 1], [0, 66, 50, 50, 50], [0, 4, 3, 2, 2], [0, 75, 66, 66, 66]], np.int64
-)
 
 
 def round_up_ctx(n_ctx: int) -> int:
@@ -109,42 +112,6 @@ class ReplayStats:
         return self.n_drafted / (self.draft_ns / 1e9) if self.draft_ns else None
 
 
-def index_bigrams(cache: NgramCache | None, n_vocab: int) -> Bigrams:
-    """The bigrams of a static cache with what the drafter derives from them; None: no bigram.
-
-    Raises
-    ------
-    CacheUnsuitable : the cache holds no bigrams
-    """
-    if cache is None:
-        none = np.zeros(0, np.int32)
-        starts = np.zeros(n_vocab + 1, np.int64)
-        return Bigrams(starts, none, np.zeros(1, np.int64), none, none.astype(np.uint32), none)
-    if 2 not in cache.tables:
-        sizes = ", ".join(map(str, cache.orders)) or "none"
-        raise CacheUnsuitable(
-            f"the static cache holds no bigrams, only n-grams of sizes {sizes}",
-            remedy="create it with lookup-create and its default sizes",
-        )
-    table = cache.tables[2]
-    pairs = table.tokens.reshape(-1, 2)
-    first_row = np.zeros(n_vocab + 1, np.int64)
-    np.cumsum(np.bincount(pairs[:, 0], minlength=n_vocab), out=first_row[1:])
-    verdict = np.empty(table.n_ngrams, np.int32)
-    verdicts(table.entry_start, table.entry_token, table.entry_count, verdict)
-    second = np.ascontiguousarray(pairs[:, 1])
-    return Bigrams(
-        first_row, second, table.entry_start, table.entry_token, table.entry_count, verdict
-    )
-
-
-def _static_bytes(cache: NgramCache | None, bigrams: Bigrams) -> int:
-    if cache is None:
-        return 0
-    derived = (bigrams.first_row, bigrams.second, bigrams.verdict)
-    return cache.memory_bytes + sum(array.nbytes for array in derived)
-
-
 def _check(tokens: np.ndarray, n_ctx: int, draft_max: int, n_vocab: int) -> None:
     if n_ctx < 2:
         raise UsageError(f"a chunk of {n_ctx} tokens", remedy="give -c 256 or more")
@@ -186,8 +153,8 @@ def replay(
     _check(tokens, n_ctx, draft_max, n_vocab)
     n_chunks = (tokens.size - 1) // n_ctx
     bigrams = index_bigrams(static, n_vocab)
-    context = empty_trie(_EDGES_PER_TOKEN * n_ctx)
-    learned = trie_of_cache(dynamic)
+    context = empty_context(n_ctx, n_vocab)
+    learned = dynamic_of_cache(dynamic)
     tally = Tally(
         np.zeros(7, np.int64),
         np.zeros((2, draft_max), np.int64),
@@ -196,14 +163,14 @@ def replay(
     )
     draft = np.empty(draft_max, np.int32)
     origin = np.empty((draft_max, 2), np.int64)
-    scratch = np.empty(18 + context.nodes.shape[0], np.int32)
+    state = np.zeros(SIZES + 1, np.int32)
     chunks_per_call = max(1, _CALL_TOKENS // n_ctx)
     for first in range(0, n_chunks, chunks_per_call):
         part = tokens[first * n_ctx : min(first + chunks_per_call, n_chunks) * n_ctx]
-        learned = with_room(learned, _EDGES_PER_TOKEN * part.size)
+        learned = with_room(learned, SIZES * part.size)
         replay_chunks(
-            part, n_ctx, context, learned, bigrams, _THRESHOLDS, draft, origin, scratch, tally,
-            _CLOCK_ID,
+            part, n_ctx, context, learned, bigrams, THRESHOLDS, draft, origin, state, tally,
+            _CLOCK_ID, np.zeros(2, np.int64),
         )  # fmt: skip
         if on_progress is not None:
             on_progress(first * n_ctx + part.size, n_chunks * n_ctx)
@@ -227,7 +194,7 @@ def replay(
         accepted_by_size=tally.size[1],
         draft_ns=draft_ns,
         merge_ns=merge_ns,
-        context_bytes=trie_bytes(context),
-        dynamic_bytes=trie_bytes(learned),
-        static_bytes=_static_bytes(static, bigrams),
+        context_bytes=context_bytes(context),
+        dynamic_bytes=dynamic_bytes(learned),
+        static_bytes=static_bytes(static, bigrams),
     )

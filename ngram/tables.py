@@ -1,0 +1,147 @@
+"""The arrays that the drafting kernels learn into and look things up in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..engine.errors import CacheUnsuitable, ModelUnsupported
+from .cache import NgramCache
+from .draft_kernels import (
+    Bigrams,
+    Context,
+    Dynamic,
+    Followers,
+    add_ngrams,
+    index_dynamic,
+    index_edges,
+    index_verdicts,
+)
+
+# llama.cpp, common/ngram-cache: least sample and least percent by n-gram size 0 (unused) to 4, lax
+# for the context cache, strict for the dynamic one.
+THRESHOLDS = np.array(
+    [[0, 2, 2, 1, 1], [0, 66, 50, 50, 50], [0, 4, 3, 2, 2], [0, 75, 66, 66, 66]], np.int64
+)
+# A token of the text adds at most one n-gram and one follower for each size.
+SIZES = 4
+# 21 bits a token in the table of static bigrams; real vocabularies end near 2**18.
+VOCAB_MAX = (1 << 21) - 1
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(4, (n - 1).bit_length())
+
+
+def _followers(n_edges: int) -> Followers:
+    """Room for ``n_edges``; the index is at most half full, so that probes stay short."""
+    return Followers(
+        n_used=np.zeros(2, np.int64),
+        index=np.zeros(_power_of_two(2 * n_edges), np.int32),
+        edges=np.empty(8 * max(1, n_edges), np.int32),
+    )
+
+
+def empty_context(n_tokens: int, n_vocab: int) -> Context:
+    """A context with room for a chunk of ``n_tokens``, holding node 0 only."""
+    context = Context(
+        followers=_followers(SIZES * n_tokens),
+        nodes=np.zeros(8 * (SIZES * n_tokens + 1), np.int32),
+        unigram=np.zeros(n_vocab, np.int32),
+    )
+    context.nodes[0] = -1
+    context.nodes[3] = -1
+    context.followers.n_used[0] = 1
+    return context
+
+
+def _dynamic(n_ngrams: int, n_edges: int) -> Dynamic:
+    slots = _power_of_two(2 * n_ngrams)
+    return Dynamic(
+        followers=_followers(n_edges),
+        slots=np.full(8 * slots, -1, np.int32),
+        hint=np.zeros(max(16, slots >> 3), np.uint64),
+    )
+
+
+def with_room(dynamic: Dynamic, more: int) -> Dynamic:
+    """The same counts, with room for ``more`` n-grams and as many followers."""
+    n_ngrams, n_edges = (int(n) for n in dynamic.followers.n_used)
+    if 16 * (n_ngrams + more) > dynamic.slots.size:
+        slots = _dynamic(2 * (n_ngrams + more), 1)
+        grown = Dynamic(dynamic.followers, slots.slots, slots.hint)
+        index_dynamic(grown, dynamic.slots, THRESHOLDS)
+        dynamic = grown
+    if 8 * (n_edges + more) > dynamic.followers.edges.size:
+        followers = _followers(2 * (n_edges + more))
+        followers.n_used[:] = dynamic.followers.n_used
+        followers.edges[: 8 * n_edges] = dynamic.followers.edges[: 8 * n_edges]
+        index_edges(followers)
+        dynamic = Dynamic(followers, dynamic.slots, dynamic.hint)
+    return dynamic
+
+
+def dynamic_of_cache(cache: NgramCache | None) -> Dynamic:
+    """A dynamic table with the counts of a cache's n-grams, all sizes."""
+    tables = cache.tables if cache is not None else {}
+    n_ngrams = sum(table.n_ngrams for table in tables.values())
+    dynamic = _dynamic(max(8, n_ngrams), sum(table.n_entries for table in tables.values()))
+    for order, table in tables.items():
+        add_ngrams(
+            dynamic,
+            table.tokens,
+            order,
+            table.entry_start,
+            table.entry_token,
+            table.entry_count,
+            THRESHOLDS,
+        )
+    return dynamic
+
+
+def index_bigrams(cache: NgramCache | None, n_vocab: int) -> Bigrams:
+    """The bigrams of a static cache with what the drafter derives from them; None: no bigram.
+
+    Raises
+    ------
+    CacheUnsuitable : the cache holds no bigrams
+    ModelUnsupported : the vocabulary is too large
+    """
+    if n_vocab > VOCAB_MAX:
+        raise ModelUnsupported(
+            f"the vocabulary has {n_vocab} tokens, drafting handles up to {VOCAB_MAX}",
+            remedy="use another model",
+        )
+    if cache is None:
+        none = np.zeros(0, np.int32)
+        rows = np.zeros(n_vocab + 1, np.int64)
+        nothing = np.full(2, 2**64 - 1, np.uint64)
+        return Bigrams(nothing, rows, none, np.zeros(1, np.int64), none, none.astype(np.uint32))
+    if 2 not in cache.tables:
+        sizes = ", ".join(map(str, cache.orders)) or "none"
+        raise CacheUnsuitable(
+            f"the static cache holds no bigrams, only n-grams of sizes {sizes}",
+            remedy="create it with lookup-create and its default sizes",
+        )
+    table = cache.tables[2]
+    first_row = np.zeros(n_vocab + 1, np.int64)
+    np.cumsum(np.bincount(table.tokens[::2], minlength=n_vocab), out=first_row[1:])
+    verdict = np.full(_power_of_two(2 * table.n_ngrams), 2**64 - 1, np.uint64)
+    index_verdicts(table.tokens, table.entry_start, table.entry_token, table.entry_count, verdict)
+    return Bigrams(
+        verdict, first_row, table.tokens, table.entry_start, table.entry_token, table.entry_count
+    )
+
+
+def context_bytes(context: Context) -> int:
+    return sum(array.nbytes for array in (*context.followers, context.nodes, context.unigram))
+
+
+def dynamic_bytes(dynamic: Dynamic) -> int:
+    return sum(array.nbytes for array in (*dynamic.followers, dynamic.slots, dynamic.hint))
+
+
+def static_bytes(cache: NgramCache | None, bigrams: Bigrams) -> int:
+    """Memory of the cache and of what the drafter derives from it."""
+    if cache is None:
+        return 0
+    return cache.memory_bytes + bigrams.verdict.nbytes + bigrams.first_row.nbytes
