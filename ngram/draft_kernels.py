@@ -795,7 +795,7 @@ def replay_chunks(
 
     tokens int32 [n_chunks * n_ctx]; context: empty, in and out; state int32 [5] and timespec int64
     [2]: scratch; clock_id: the platform's CLOCK_MONOTONIC. tally.total[5] gets the time of drafting
-    and context updates, total[6] that of merging: the clock is read inside, for a call per chunk from
+    and context updates, total[6] that of merging: the clock is read inside, for a call a chunk from
     Python would cost as much as a chunk.
     """
     for start in range(0, tokens.size, n_ctx):

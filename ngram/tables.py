@@ -55,7 +55,8 @@ def empty_context(n_tokens: int, n_vocab: int) -> Context:
 
 
 def _dynamic(n_ngrams: int, n_edges: int) -> Dynamic:
-    slots = _power_of_two(2 * n_ngrams)
+    """Room for ``n_ngrams`` in a table at most three quarters full: a smaller one misses less."""
+    slots = _power_of_two(n_ngrams + n_ngrams // 3 + 1)
     return Dynamic(
         followers=_followers(n_edges),
         slots=np.full(8 * slots, -1, np.int32),
@@ -66,13 +67,13 @@ def _dynamic(n_ngrams: int, n_edges: int) -> Dynamic:
 def with_room(dynamic: Dynamic, more: int) -> Dynamic:
     """The same counts, with room for ``more`` n-grams and as many followers."""
     n_ngrams, n_edges = (int(n) for n in dynamic.followers.n_used)
-    if 16 * (n_ngrams + more) > dynamic.slots.size:
-        slots = _dynamic(2 * (n_ngrams + more), 1)
-        grown = Dynamic(dynamic.followers, slots.slots, slots.hint)
+    if 4 * 8 * (n_ngrams + more) > 3 * dynamic.slots.size:
+        larger = _dynamic(n_ngrams + more, 1)
+        grown = Dynamic(dynamic.followers, larger.slots, larger.hint)
         index_dynamic(grown, dynamic.slots, THRESHOLDS)
         dynamic = grown
     if 8 * (n_edges + more) > dynamic.followers.edges.size:
-        followers = _followers(2 * (n_edges + more))
+        followers = _followers(max(n_edges + more, 2 * n_edges))
         followers.n_used[:] = dynamic.followers.n_used
         followers.edges[: 8 * n_edges] = dynamic.followers.edges[: 8 * n_edges]
         index_edges(followers)
