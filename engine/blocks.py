@@ -1,0 +1,68 @@
+"""Cut a document into blocks that can be encoded apart without a change to a single id."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from .pretokenizers import Splitter
+from .special_tokens import SpecialTokens
+
+BLOCK_BYTES = 1 << 18
+_LONGEST_CHARACTER = 4
+
+
+class Block(NamedTuple):
+    """Part of a document: whole characters, of text at both ends unless those are its own."""
+
+    data: bytes
+    is_first: bool
+    is_last: bool
+
+
+def cut_blocks(
+    chunks: Iterable[bytes], splitter: Splitter, specials: SpecialTokens, block_bytes: int
+) -> Iterator[Block]:
+    """Yield the blocks of a document, at least one, of about ``block_bytes``.
+
+    A block ends where the splitter is sure to end a piece and no special token is near. Text
+    without such a place is collected until one comes, or the document ends.
+    """
+    pending = bytearray()
+    searched = 1  # no place to cut before this offset
+    is_first = True
+    sight = max(_LONGEST_CHARACTER, specials.longest)
+    for chunk in chunks:
+        pending += chunk
+        while len(pending) - sight >= max(block_bytes, searched):
+            cut, searched = _next_cut(pending, searched, sight, splitter, specials, block_bytes)
+            if cut < 0:
+                break
+            yield Block(bytes(memoryview(pending)[:cut]), is_first, False)
+            del pending[:cut]
+            is_first = False
+    yield Block(bytes(pending), is_first, True)
+
+
+def _next_cut(
+    pending: bytearray,
+    low: int,
+    sight: int,
+    splitter: Splitter,
+    specials: SpecialTokens,
+    block_bytes: int,
+) -> tuple[int, int]:
+    """Offset of the next cut, or -1, and the offset from which to search next time."""
+    text = np.frombuffer(pending, np.uint8)
+    end = len(pending) - sight
+    while low < end:
+        high = min(low + block_bytes, end)
+        cut = splitter.last_cut(text, low, high)
+        while cut >= 0 and not specials.may_cut(text, cut):
+            cut = splitter.last_cut(text, low, cut)
+        if cut >= 0:
+            return cut, 1
+        low = high
+    return -1, low

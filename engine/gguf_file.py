@@ -1,0 +1,333 @@
+"""Read the metadata of a GGUF file: its keys and values, never a tensor.
+
+Every length and every count is checked against what is left of the file before it is used, so a
+truncated or hostile file costs neither memory nor time. An array of strings is copied as one
+block, with offsets into it: a vocabulary of 49,000 tokens and its merges take some 50 ms.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import (
+    InputUnreadable,
+    ModelDamaged,
+    ModelNotGguf,
+    ModelUnsupported,
+)
+
+MAGIC = b"GGUF"
+KNOWN_VERSIONS = (2, 3)
+
+# Value types, by their number in the file.
+U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
+
+# Far above any real file; a count beyond them is damage, not data.
+MAX_PAIRS = 1 << 16
+MAX_STRINGS = 1 << 24
+
+_MIN_TENSOR_INFO_BYTES = 24  # name length, number of dimensions, type, offset
+_REMEDY_DAMAGED = "download or convert the model again"
+_LATER_PART = re.compile(r"^(?P<stem>.*)-\d{5}-of-(?P<count>\d{5})\.gguf$")
+
+_DTYPES: dict[int, np.dtype] = {
+    U8: np.dtype("<u1"),
+    I8: np.dtype("<i1"),
+    U16: np.dtype("<u2"),
+    I16: np.dtype("<i2"),
+    U32: np.dtype("<u4"),
+    I32: np.dtype("<i4"),
+    F32: np.dtype("<f4"),
+    BOOL: np.dtype("<u1"),
+    U64: np.dtype("<u8"),
+    I64: np.dtype("<i8"),
+    F64: np.dtype("<f8"),
+}
+_LENGTH = struct.Struct("<Q")
+
+_T = TypeVar("_T")
+
+
+class GgufStrings:
+    """An array of strings as it lies in the file: each behind its length, 8 bytes.
+
+    Attributes
+    ----------
+    data : uint8 [n_bytes], all strings and lengths.
+    start, stop : int64 [n_strings], where each string begins and ends in ``data``.
+    """
+
+    def __init__(
+        self, data: NDArray[np.uint8], start: NDArray[np.int64], stop: NDArray[np.int64]
+    ) -> None:
+        self.data, self.start, self.stop = data, start, stop
+
+    @staticmethod
+    def of(texts: Sequence[bytes]) -> GgufStrings:
+        """The same array, made of ``texts``."""
+        packed = b"".join(_LENGTH.pack(len(text)) + text for text in texts)
+        stop = np.cumsum([_LENGTH.size + len(text) for text in texts], dtype=np.int64)
+        start = stop - np.array([len(text) for text in texts], np.int64)
+        return GgufStrings(np.frombuffer(packed, np.uint8), start, stop)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Bytes of each string, int64 [n_strings]."""
+        return self.stop - self.start
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.data[self.start[index] : self.stop[index]].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        view = memoryview(self.data)
+        for start, stop in zip(self.start.tolist(), self.stop.tolist(), strict=True):
+            yield bytes(view[start:stop])
+
+
+MetadataValue = str | int | float | bool | np.ndarray | GgufStrings
+
+
+@dataclass(frozen=True)
+class GgufMetadata:
+    """What a GGUF file says about itself, before its tensors.
+
+    ``values`` maps a key to a str, int, float or bool, to an array of numbers, or to
+    ``GgufStrings``.
+    """
+
+    path: Path
+    version: int
+    n_tensors: int
+    values: dict[str, MetadataValue]
+
+    def text(self, key: str) -> str | None:
+        """The string under ``key``, None without it; raises ModelDamaged for another type."""
+        return self._typed(key, str, "a string")
+
+    def flag(self, key: str) -> bool | None:
+        """The truth value under ``key``, None without it; raises ModelDamaged for another type."""
+        return self._typed(key, bool, "true or false")
+
+    def integer(self, key: str) -> int | None:
+        """The integer under ``key``, None without it; raises ModelDamaged for another type."""
+        value = self._typed(key, int, "an integer")
+        if isinstance(value, bool):
+            raise self._of_other_type(key, "an integer")
+        return value
+
+    def strings(self, key: str) -> GgufStrings | None:
+        """The strings under ``key``, None without it; raises ModelDamaged for another type."""
+        return self._typed(key, GgufStrings, "an array of strings")
+
+    def numbers(self, key: str) -> np.ndarray | None:
+        """The numbers under ``key``, None without it; raises ModelDamaged for another type."""
+        return self._typed(key, np.ndarray, "an array of numbers")
+
+    def _typed(self, key: str, kind: type[_T], expected: str) -> _T | None:
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, kind):
+            raise self._of_other_type(key, expected)
+        return value
+
+    def _of_other_type(self, key: str, expected: str) -> ModelDamaged:
+        found = type(self.values[key]).__name__
+        return ModelDamaged(
+            f"{self.path}: '{key}' is of type {found}, expected {expected}",
+            remedy=_REMEDY_DAMAGED,
+        )
+
+
+class _Reader:
+    """A position in the file, and reads that cannot pass its end."""
+
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
+        self.path = path
+        self._data = data
+        self._at = 0
+        self.inside = "the header"  # what is being read, for messages
+
+    def damaged(self, what: str) -> ModelDamaged:
+        return ModelDamaged(
+            f"{self.path}: {what}, in {self.inside} at byte {self._at}", remedy=_REMEDY_DAMAGED
+        )
+
+    @property
+    def n_left(self) -> int:
+        return len(self._data) - self._at
+
+    def take(self, n_bytes: int) -> int:
+        """Move past ``n_bytes`` and return where they start; raises ModelDamaged at the end."""
+        if n_bytes > self.n_left:
+            raise self.damaged(
+                f"the file ends at byte {len(self._data)}, {n_bytes} more bytes expected"
+            )
+        start = self._at
+        self._at += n_bytes
+        return start
+
+    def number(self, value_type: int) -> int | float | bool:
+        dtype = _DTYPES[value_type]
+        start = self.take(dtype.itemsize)
+        value = np.frombuffer(self._data, dtype, 1, start)[0].item()
+        return bool(value) if value_type == BOOL else value
+
+    def count(self, value_type: int = U64) -> int:
+        return int(self.number(value_type))
+
+    def string(self) -> bytes:
+        n_bytes = self.count()
+        start = self.take(n_bytes)
+        return self._data[start : start + n_bytes]
+
+    def numbers(self, value_type: int, n: int) -> np.ndarray:
+        dtype = _DTYPES[value_type]
+        start = self.take(n * dtype.itemsize)
+        values = np.frombuffer(self._data, dtype, n, start).copy()
+        return values != 0 if value_type == BOOL else values
+
+    def strings(self, n: int) -> GgufStrings:
+        if n > MAX_STRINGS or n > self.n_left // _LENGTH.size:
+            raise self.damaged(f"an array of {n} strings")
+        first, end, data = self._at, len(self._data), self._data
+        at = first
+        stops = []
+        last = end - _LENGTH.size
+        unpack = _LENGTH.unpack_from  # this loop is most of the time that a vocabulary takes
+        for _ in range(n):
+            if at > last:
+                break
+            at += 8 + unpack(data, at)[0]
+            stops.append(at)
+        if len(stops) < n or at > end:
+            raise self.damaged(f"the file ends at byte {end}, inside an array of {n} strings")
+        self._at = at
+        stop = np.array(stops, np.int64) - first
+        start = np.concatenate(([0], stop[:-1]))[:n] + _LENGTH.size
+        return GgufStrings(np.frombuffer(data[first:at], np.uint8), start, stop)
+
+    def value(self) -> MetadataValue:
+        value_type = self.count(U32)
+        if value_type == STRING:
+            return self.string().decode("utf-8", "replace")
+        if value_type != ARRAY:
+            self._check_type(value_type)
+            return self.number(value_type)
+        item_type, n = self.count(U32), self.count()
+        if item_type == STRING:
+            return self.strings(n)
+        self._check_type(item_type)
+        return self.numbers(item_type, n)
+
+    def _check_type(self, value_type: int) -> None:
+        if value_type == ARRAY:
+            raise self.damaged("an array of arrays")
+        if value_type not in _DTYPES:
+            raise self.damaged(f"unknown value type {value_type}")
+
+
+def read_metadata(path: Path | str) -> GgufMetadata:
+    """Read the metadata of a GGUF file.
+
+    Nothing of what it returns depends on the file any more.
+
+    Raises
+    ------
+    InputUnreadable : the file is missing or cannot be read.
+    ModelNotGguf : it does not begin as a GGUF file.
+    ModelDamaged : it ends too early or contradicts itself; the message says where.
+    ModelUnsupported : big-endian, of version 1 or of a version after 3, or a later part of a
+        split model.
+    """
+    path = Path(path)
+    with _open_map(path) as data:
+        return _read(_Reader(path, data))
+
+
+def _read(reader: _Reader) -> GgufMetadata:
+    version = _read_version(reader)
+    n_tensors, n_pairs = reader.count(), reader.count()
+    if n_tensors > reader.n_left // _MIN_TENSOR_INFO_BYTES:
+        raise reader.damaged(f"{n_tensors} tensors announced, more than the file can hold")
+    if n_pairs > MAX_PAIRS:
+        raise reader.damaged(f"{n_pairs} keys announced, at most {MAX_PAIRS} expected")
+    values: dict[str, MetadataValue] = {}
+    for index in range(n_pairs):
+        reader.inside = f"key {index + 1} of {n_pairs}"
+        key = _read_key(reader)
+        reader.inside = f"key {index + 1} of {n_pairs} ('{key}')"
+        if key in values:
+            raise reader.damaged("the key stands twice")
+        values[key] = reader.value()
+    metadata = GgufMetadata(reader.path, version, n_tensors, values)
+    _check_first_part(metadata)
+    return metadata
+
+
+def _open_map(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(MAGIC))
+            if start != MAGIC:
+                found = "an empty file" if not start else f"it begins with {start!r}"
+                raise ModelNotGguf(
+                    f"{path} is not a GGUF file: {found}, expected {MAGIC!r}",
+                    remedy="name a .gguf file",
+                )
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputUnreadable(
+            f"{path} cannot be read: {reason}", remedy="check the path and its permissions"
+        ) from error
+
+
+def _read_version(reader: _Reader) -> int:
+    reader.take(len(MAGIC))
+    version = reader.count(U32)
+    if version in KNOWN_VERSIONS:
+        return version
+    if version & 0xFFFF == 0:
+        found = "a big-endian GGUF file"
+    else:
+        found = f"a GGUF file of version {version}"
+    raise ModelUnsupported(
+        f"{reader.path} is {found}, expected little-endian, version 2 or 3",
+        remedy="convert the model again with current tools",
+    )
+
+
+def _read_key(reader: _Reader) -> str:
+    key = reader.string()
+    try:
+        text = key.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise reader.damaged("a key that is not UTF-8") from error
+    if not text or not text.isprintable():
+        raise reader.damaged("an empty or unprintable key")
+    return text
+
+
+def _check_first_part(metadata: GgufMetadata) -> None:
+    part, n_parts = metadata.integer("split.no"), metadata.integer("split.count")
+    if not part or (n_parts is not None and n_parts < 2):
+        return
+    match = _LATER_PART.match(metadata.path.name)
+    first = f"{match['stem']}-00001-of-{match['count']}.gguf" if match else "its first part"
+    raise ModelUnsupported(
+        f"{metadata.path} is part {part + 1} of a split model, which has no vocabulary",
+        remedy=f"name {first}",
+    )

@@ -1,0 +1,108 @@
+"""Cut special tokens out of a text, before anything else looks at it.
+
+As llama.cpp does it: the longest token first, over all the text, then the next one in what is
+left. That is not the same as the leftmost match: of overlapping tokens the longer one wins,
+wherever it begins.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .special_kernels import mark_specials, touches_special
+from .vocabulary import Attribute, Vocabulary
+
+_SPACES = b" \t\n\v\f\r"
+
+# Where a text is cut: first byte, byte behind the last, and id of a special token or -1.
+Fragment = tuple[int, int, int]
+
+
+class SpecialTokens:
+    """The special tokens of a vocabulary that are looked for in a text.
+
+    Parameters
+    ----------
+    parse_special : without it only user-defined tokens are looked for.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, *, parse_special: bool) -> None:
+        self._ids = vocabulary.special_ids(parse_special=parse_special)
+        self._texts = [vocabulary.tokens[token] for token in self._ids]
+        attributes = vocabulary.attributes[self._ids]
+        self._strips_left = (attributes & Attribute.STRIP_LEFT) != 0
+        self._strips_right = (attributes & Attribute.STRIP_RIGHT) != 0
+        self._strips = bool((self._strips_left | self._strips_right).any())
+        self._root_child, self._node = _build_trie(self._texts)
+        self.longest = len(self._texts[0]) if self._texts else 0
+
+    def partition(self, data: bytes) -> list[Fragment]:
+        """Fragments of ``data``, in order; stripped whitespace belongs to none of them."""
+        fragments = [(0, len(data), -1)] if data else []
+        if not self._ids:
+            return fragments
+        is_present = np.zeros(len(self._ids), np.uint8)
+        text = np.frombuffer(data, np.uint8)
+        mark_specials(text, self._root_child, self._node, is_present)
+        for rank in np.flatnonzero(is_present).tolist():
+            fragments = self._cut_out(data, fragments, rank)
+        return fragments
+
+    def may_cut(self, text: NDArray[np.uint8], cut: int) -> bool:
+        """Whether both sides of ``cut`` (above 0, below the end) are partitioned alike apart.
+
+        ``text`` is uint8 [n_bytes] and shows ``longest`` bytes behind the cut. Text, not a
+        special token, stands before the cut then.
+        """
+        if not self._ids:
+            return True
+        if self._strips and (text[cut - 1] in _SPACES or text[cut] in _SPACES):
+            return False
+        return not touches_special(text, cut, self.longest, self._root_child, self._node)
+
+    def _cut_out(self, data: bytes, fragments: list[Fragment], rank: int) -> list[Fragment]:
+        """Cut every occurrence of one special token out of the fragments of text."""
+        text, token = self._texts[rank], self._ids[rank]
+        result: list[Fragment] = []
+        for start, stop, known in fragments:
+            if known >= 0:
+                result.append((start, stop, known))
+                continue
+            while (at := data.find(text, start, stop)) >= 0:
+                left_stop, end = at, at + len(text)
+                if self._strips_left[rank]:
+                    left_stop = start + len(data[start:at].rstrip(_SPACES))
+                if left_stop > start:
+                    result.append((start, left_stop, -1))
+                result.append((at, end, token))
+                start = end
+                if self._strips_right[rank]:
+                    start = stop - len(data[end:stop].lstrip(_SPACES))
+            if start < stop:
+                result.append((start, stop, -1))
+        return result
+
+
+def _build_trie(texts: list[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """``root_child`` and ``node`` of special_kernels; a token's rank is its place in ``texts``."""
+    children: list[dict[int, int]] = [{}]
+    rank_of = [-1]
+    for rank, text in enumerate(texts):
+        place = 0
+        for byte in text:
+            if byte not in children[place]:
+                children[place][byte] = len(children)
+                children.append({})
+                rank_of.append(-1)
+            place = children[place][byte]
+        rank_of[place] = rank
+    node = np.full((len(children), 4), -1, np.int32)
+    node[:, 3] = rank_of
+    for place, by_byte in enumerate(children):
+        for byte, child in by_byte.items():
+            node[child, 0], node[child, 2] = byte, node[place, 1]
+            node[place, 1] = child
+    root_child = np.full(256, -1, np.int32)
+    root_child[list(children[0].keys())] = list(children[0].values())
+    return root_child, node
