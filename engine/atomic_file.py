@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,18 +24,31 @@ def check_writable(path: str | Path) -> None:
     """
     path = Path(path)
     folder = path.parent
-    if path.is_dir():
-        raise OutputNotWritable(f"{path} is a folder", remedy="name a file to write")
+    if path.exists() and not path.is_file():  # a rename over a device would replace the device
+        kind = "a folder" if path.is_dir() else "not a regular file"
+        raise OutputNotWritable(f"{path} is {kind}", remedy="name a file to write")
     if not folder.is_dir():
         raise OutputNoFolder(
             f"the folder {folder} of the output does not exist", remedy="make it first"
         )
+    name = _beside(path)
     try:
-        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
-        os.unlink(name)
+        with open(name, "xb"):
+            pass
     except OSError as error:
         raise _refusal(path, error) from error
+    finally:
+        _remove(name)
+
+
+def _beside(path: Path) -> Path:
+    """A name for a temporary file in the folder of ``path``, known before the file exists."""
+    return path.with_name(f".draftsmith-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def _remove(name: Path) -> None:
+    with contextlib.suppress(OSError):
+        name.unlink()
 
 
 def _refusal(path: Path, error: OSError) -> Exception:
@@ -57,26 +70,19 @@ def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> int:
     OutputNoFolder, OutputNotWritable, DiskFull : nothing is left behind
     """
     check_writable(path)
-    name = ""
+    path = path.resolve()  # write what a link points to, not over the link
+    name = _beside(path)
     n_bytes = 0
     try:
-        # Close on exec and mode 0600 come with mkstemp; the final mode is that of a plain open().
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
+        with open(name, "xb") as file:
             for part in parts:
                 file.write(part)
                 n_bytes += len(part)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
         os.replace(name, path)
-        name = ""
     except OSError as error:
         raise _refusal(path, error) from error
-    finally:  # also on Ctrl-C
-        if name:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
+    finally:  # also on Ctrl-C; after the rename there is nothing to remove
+        _remove(name)
     return n_bytes

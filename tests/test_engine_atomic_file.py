@@ -1,0 +1,221 @@
+"""Whole or not there: whatever fails while writing, the old file stays and nothing is left."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from draftsmith.engine.atomic_file import check_writable, write_atomically
+from draftsmith.engine.errors import DiskFull, OutputNoFolder, OutputNotWritable
+
+OLD = b"the old file"
+Part = bytes | memoryview
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    path = tmp_path / "cache.ds"
+    path.write_bytes(OLD)
+    return path
+
+
+def failing(error: BaseException) -> Iterator[Part]:
+    yield b"new" * 100_000
+    raise error
+
+
+def assert_untouched(path: Path) -> None:
+    assert path.read_bytes() == OLD
+    assert list(path.parent.iterdir()) == [path], "something was left behind"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[], [b""], [b"abc"], [b"abc", b"", b"de" * 50_000], [memoryview(bytearray(b"xyz"))]],
+    ids=["none", "empty", "one", "many", "memoryview"],
+)
+def test_content_and_size(parts: list[Part], target: Path) -> None:
+    """A part dropped, or a size that counts items of a view instead of bytes."""
+    n_bytes = write_atomically(target, parts)
+    assert target.read_bytes() == b"".join(parts)
+    assert n_bytes == target.stat().st_size
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_new_file(tmp_path: Path) -> None:
+    """A write that needs an old file."""
+    assert write_atomically(tmp_path / "new", [b"x"]) == 1
+    assert (tmp_path / "new").read_bytes() == b"x"
+
+
+def test_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare name has no folder in it: the current one is meant."""
+    monkeypatch.chdir(tmp_path)
+    check_writable("new")
+    write_atomically(Path("new"), [b"x"])
+    assert os.listdir(tmp_path) == ["new"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_mode_is_that_of_a_plain_file(mask: int, tmp_path: Path) -> None:
+    """The temporary's private mode stays on the result: others can't read a shared cache."""
+    old = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "new", [b"x"])
+        assert os.umask(mask) == mask, "the process's mask was changed"
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~mask
+
+
+def test_readers_of_the_old_file_keep_it(target: Path) -> None:
+    """An old file overwritten in place under somebody who has it open or mapped."""
+    with target.open("rb") as reader:
+        write_atomically(target, [b"new"])
+        assert reader.read() == OLD
+    assert target.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_disk_full_while_writing(number: int, target: Path) -> None:
+    """A half-written file, or its temporary, where the disk fills up."""
+    with pytest.raises(DiskFull, match=f"{target.name} can't be written") as caught:
+        write_atomically(target, failing(OSError(number, os.strerror(number))))
+    assert os.strerror(number) in caught.value.message
+    assert "\n" not in str(caught.value)
+    assert_untouched(target)
+
+
+def test_other_failure_while_writing(target: Path) -> None:
+    """An I/O error reported as a full disk, or let through as a traceback."""
+    with pytest.raises(OutputNotWritable, match=os.strerror(errno.EIO)):
+        write_atomically(target, failing(OSError(errno.EIO, "no")))
+    assert_untouched(target)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1), MemoryError(), ValueError()])
+def test_interrupted_while_writing(error: BaseException, target: Path) -> None:
+    """Ctrl-C swallowed, or a temporary left behind by it."""
+    with pytest.raises(type(error)):
+        write_atomically(target, failing(error))
+    assert_untouched(target)
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (OSError(errno.ENOSPC, ""), DiskFull),
+        (PermissionError(errno.EACCES, ""), OutputNotWritable),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=["full", "denied", "interrupt"],
+)
+def test_failure_at_the_end(
+    step: str,
+    error: BaseException,
+    seen: type[BaseException],
+    target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A delayed failure (NFS and quotas report a full disk only at the end) that is not caught."""
+
+    def fail(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(seen):
+        write_atomically(target, [b"new"])
+    assert_untouched(target)
+
+
+def test_flushed_before_renamed(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rename that reaches the disk before the content: an empty file after a power cut."""
+    steps: list[str] = []
+    for name in ("fsync", "replace"):
+        real: Callable[..., None] = getattr(os, name)
+
+        def note(*args: object, name: str = name, real: Callable[..., None] = real) -> None:
+            steps.append(name)
+            real(*args)
+
+        monkeypatch.setattr(os, name, note)
+    write_atomically(target, [b"new"])
+    assert steps[:2] == ["fsync", "replace"]
+
+
+@pytest.mark.parametrize("action", [check_writable, lambda path: write_atomically(path, [b"x"])])
+class TestRefusals:
+    """The same before long work and at its end."""
+
+    def test_missing_folder(self, action: Callable[[Path], object], tmp_path: Path) -> None:
+        """A folder made without being asked for, or an error only after the work is done."""
+        with pytest.raises(OutputNoFolder, match="missing"):
+            action(tmp_path / "missing" / "out")
+        assert not (tmp_path / "missing").exists()
+
+    def test_folder_that_is_a_file(self, action: Callable[[Path], object], target: Path) -> None:
+        """NotADirectoryError as a traceback."""
+        with pytest.raises(OutputNoFolder):
+            action(target / "out")
+        assert_untouched(target)
+
+    def test_target_is_a_folder(self, action: Callable[[Path], object], tmp_path: Path) -> None:
+        """IsADirectoryError only when the result is renamed."""
+        (tmp_path / "out").mkdir()
+        with pytest.raises(OutputNotWritable, match="is a folder"):
+            action(tmp_path / "out")
+        assert list(tmp_path.iterdir()) == [tmp_path / "out"]
+
+    def test_folder_that_refuses(
+        self, action: Callable[[Path], object], target: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A folder without write permission (faked: root may write anywhere)."""
+
+        def refuse(*_: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(builtins, "open", refuse)
+        with pytest.raises(OutputNotWritable, match="Permission denied"):
+            action(target)
+        assert_untouched(target)
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the platform has no named pipes")
+    def test_target_is_no_regular_file(
+        self, action: Callable[[Path], object], tmp_path: Path
+    ) -> None:
+        """A pipe or a device replaced by a file: `-lcs /dev/null` would cost root /dev/null."""
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(OutputNotWritable):
+            action(tmp_path / "pipe")
+        assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+        assert list(tmp_path.iterdir()) == [tmp_path / "pipe"]
+
+    def test_longest_name(self, action: Callable[[Path], object], tmp_path: Path) -> None:
+        """A temporary's name that is too long where the target's is not."""
+        action(tmp_path / ("x" * 255))
+
+    def test_check_leaves_no_trace(self, action: Callable[[Path], object], tmp_path: Path) -> None:
+        """The trial file of the check stays behind."""
+        action(tmp_path / "out")
+        assert {path.name for path in tmp_path.iterdir()} <= {"out"}
+
+
+def test_check_touches_nothing(target: Path) -> None:
+    """A check that opens the target for writing and so empties it."""
+    check_writable(target)
+    assert_untouched(target)
+
+
+def test_link_to_a_file(target: Path) -> None:
+    """A link left dangling, or what it names half-written."""
+    link = target.with_name("link")
+    link.symlink_to(target)
+    write_atomically(link, [b"new"])
+    assert link.read_bytes() == b"new"
+    assert target.read_bytes() in (b"new", OLD)
