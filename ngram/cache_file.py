@@ -20,11 +20,12 @@ from ..engine.atomic_file import write_atomically
 from ..engine.errors import (
     CacheDamaged,
     CacheNewerVersion,
+    CacheNotACache,
     CacheOtherVocabulary,
     CacheTruncated,
     InputUnreadable,
 )
-from .cache import ORDER_MAX, Format, NgramCache, OrderTable, check_cache
+from .cache import COUNT_MAX, ORDER_MAX, Format, NgramCache, OrderTable, check_cache
 from .llama_format import llama_parts, read_llama
 
 MAGIC = b"\x89DSNG\r\n\x00"  # a text-mode copy or a 7-bit channel would break it visibly
@@ -38,6 +39,7 @@ _HEADER = struct.Struct("<8sIIIIQQ32sI")
 _ENTRY = struct.Struct("<24s4sIQQ")
 _NO_FINGERPRINT = bytes(32)
 _COLUMNS = (("tokens", "<i4"), ("start", "<i8"), ("next", "<i4"), ("count", "<u4"))
+_KINDS = {f"{n}.{name}": kind for n in range(1, ORDER_MAX + 1) for name, kind in _COLUMNS}
 _AGAIN = "create it again with lookup-create"
 
 
@@ -114,6 +116,11 @@ def _map(path: Path) -> np.ndarray:
         ) from error
 
 
+def _sensible(n_vocab: int, fingerprint: bytes) -> bool:
+    """Ids are int32; a cache without a vocabulary has no fingerprint, one with it has both."""
+    return n_vocab <= COUNT_MAX and (n_vocab > 0 or fingerprint == _NO_FINGERPRINT)
+
+
 def _read_header(data: np.ndarray, what: str) -> tuple[int, int, bytes]:
     """(arrays, n_vocab, fingerprint) of a native file, after all checks of header and table."""
     if data.size < _HEADER.size:
@@ -134,6 +141,8 @@ def _read_header(data: np.ndarray, what: str) -> tuple[int, int, bytes]:
             f"{what}: the cache has {data.size} bytes, its header says {n_bytes}", remedy=_AGAIN
         )
     table_stop = _padded(_HEADER.size + _ENTRY.size * n_arrays)
+    if not _sensible(n_vocab, fingerprint):
+        raise CacheDamaged(f"{what}: a vocabulary of {n_vocab} tokens can't be", remedy=_AGAIN)
     if n_bytes != data.size or table_stop > data.size or n_arrays > ORDER_MAX * len(_COLUMNS):
         raise CacheDamaged(f"{what}: the header's sizes contradict the file's", remedy=_AGAIN)
     if zlib.crc32(data[_HEADER.size : table_stop]) != table_crc:
@@ -149,8 +158,8 @@ def _read_arrays(data: np.ndarray, n_arrays: int, what: str) -> dict[str, np.nda
         at = _HEADER.size + i * _ENTRY.size
         raw, dtype, crc, offset, n_items = _ENTRY.unpack(data[at : at + _ENTRY.size].tobytes())
         name = raw.rstrip(b"\0").decode("ascii", "replace")
-        kind = dict(_COLUMNS).get(name.partition(".")[2], "")
-        if not kind or dtype.rstrip(b"\0").decode("ascii", "replace") != kind:
+        kind = _KINDS.get(name)
+        if kind is None or dtype.rstrip(b"\0") != kind.encode() or name in arrays:
             raise CacheDamaged(f"{what}: unknown array {name!r}", remedy=_AGAIN)
         n_bytes = n_items * np.dtype(kind).itemsize
         stop = offset + _padded(n_bytes)
@@ -168,17 +177,17 @@ def _read_arrays(data: np.ndarray, n_arrays: int, what: str) -> dict[str, np.nda
 def _tables(arrays: dict[str, np.ndarray], what: str) -> dict[int, OrderTable]:
     tables = {}
     for order in range(1, ORDER_MAX + 1):
-        columns = [arrays.pop(f"{order}.{name}", None) for name, _ in _COLUMNS]
-        if columns[0] is None:
+        names = [f"{order}.{name}" for name, _ in _COLUMNS]
+        if names[0] not in arrays:
             continue
-        tokens, start, entry_token, entry_count = columns
-        if start is None or entry_token is None or entry_count is None or start.size < 1:
+        if not all(name in arrays for name in names) or not arrays[names[1]].size:
             raise CacheDamaged(f"{what}: the {order}-grams lack an array", remedy=_AGAIN)
+        tokens, start, entry_token, entry_count = (arrays.pop(name) for name in names)
         if tokens.size != (start.size - 1) * order or entry_token.size != entry_count.size:
             raise CacheDamaged(f"{what}: the {order}-grams' arrays differ in size", remedy=_AGAIN)
         tables[order] = OrderTable(tokens, start, entry_token, entry_count)
     if arrays:
-        raise CacheDamaged(f"{what}: unknown array {min(arrays)!r}", remedy=_AGAIN)
+        raise CacheDamaged(f"{what}: array {min(arrays)} has no n-grams", remedy=_AGAIN)
     return tables
 
 
@@ -186,11 +195,12 @@ def _check_vocabulary(
     cache: NgramCache, what: str, n_vocab: int | None, fingerprint: bytes | None
 ) -> NgramCache:
     """The cache, bound to the wanted vocabulary where its file does not say one."""
-    if cache.fingerprint and fingerprint is not None and cache.fingerprint != fingerprint:
+    other = fingerprint is not None and cache.fingerprint != fingerprint
+    if cache.fingerprint and (other or n_vocab not in (None, cache.n_vocab)):
         raise CacheOtherVocabulary(
             f"{what}: the cache was made with another vocabulary ({cache.n_vocab} tokens, "
-            f"{cache.fingerprint.hex()[:12]}) than the model's ({n_vocab}, "
-            f"{fingerprint.hex()[:12]})",
+            f"{cache.fingerprint.hex()[:12]}) than the model's ({n_vocab} tokens, "
+            f"{fingerprint.hex()[:12] if fingerprint else 'unknown'})",
             remedy="create the cache again with this model, or name the model it was made with",
         )
     if cache.fingerprint or n_vocab is None:
@@ -217,6 +227,13 @@ def open_cache(
     what = str(path)
     head = data[: len(MAGIC)].tobytes()
     if head != MAGIC[: len(head)]:
+        # Ids stay below 2**21, so the highest byte of llama.cpp's first four is 0, or 255 where
+        # unused. A text named by mistake should not be called a damaged cache.
+        if not np.isin(data[3:16:4], (0, 255)).all():
+            raise CacheNotACache(
+                f"{what}: neither a native nor a llama.cpp n-gram cache",
+                remedy="name a file that lookup-create or llama-lookup-create wrote",
+            )
         cache = read_llama(data, what)
     else:
         n_arrays, file_vocab, file_fingerprint = _read_header(data, what)

@@ -119,8 +119,8 @@ def _find_edge(followers, owner, token):
 
 
 @_kernel
-def _add_edge(followers, owner, token, count, child):
-    """A new edge; returns it. An ``owner`` of -1: it becomes the owner itself."""
+def _add_edge(followers, owner, token, child):
+    """A new edge of count 0; returns it. An ``owner`` of -1: it becomes the owner itself."""
     edge = followers.n_used[1]
     followers.n_used[1] += 1
     if owner < 0:
@@ -131,7 +131,7 @@ def _add_edge(followers, owner, token, count, child):
     at = _at(edge)
     edges[at + _OWNER] = owner
     edges[at + _TOKEN] = token
-    edges[at + _COUNT] = count
+    edges[at + _COUNT] = 0
     edges[at + _EDGE_CHILD] = child
     if edge == owner:
         edges[at + _NEXT] = -1
@@ -147,7 +147,8 @@ def index_edges(followers):
     """Fill an empty index from the edges: after arrays have grown."""
     for edge in range(followers.n_used[1]):
         at = _at(edge)
-        _, place = _find_edge(followers, followers.edges[at + _OWNER], followers.edges[at + _TOKEN])
+        owner = np.int64(followers.edges[at + _OWNER])
+        _, place = _find_edge(followers, owner, followers.edges[at + _TOKEN])
         followers.index[place] = edge + 1
 
 
@@ -190,23 +191,23 @@ def _count_other(records, at, followers, token, more, child):
             records[at + _CHILD] = child
         _widen_sum(records, at, min(more, _COUNT_MAX))
         return child, False
-    owner = records[at + _MORE]
+    owner = np.int64(records[at + _MORE])
     if owner < 0:
-        owner = np.int32(_add_edge(followers, -1, best, 0, child))
+        owner = _add_edge(followers, np.int64(-1), best, child)
         records[at + _MORE] = owner
         edge = np.int64(-1)
     else:
         edge, _ = _find_edge(followers, owner, token)
     known = edge >= 0
     if not known:
-        edge = _add_edge(followers, owner, token, 0, child)
+        edge = _add_edge(followers, owner, token, child)
     edges = followers.edges
     e = _at(edge)
     old = np.int64(edges[e + _COUNT])
     count = min(old + more, _COUNT_MAX)
     edges[e + _COUNT] = count
     _widen_sum(records, at, count - old)
-    child = edges[e + _EDGE_CHILD]
+    child = np.int64(edges[e + _EDGE_CHILD])
     best_count = records[at + _BEST_COUNT]
     if count > best_count or (count == best_count and token < best):
         stale, _ = _find_edge(followers, owner, best)
@@ -237,7 +238,7 @@ def _new_node(context, suffix, size, end):
     nodes[at + _SUFFIX] = suffix
     nodes[at + _END] = end
     nodes[at + _SIZE] = size
-    return np.int32(node)
+    return node
 
 
 @_kernel
@@ -248,7 +249,8 @@ def _clear_context(context, chunk):
     context.followers.index[:] = 0
     context.followers.n_used[0] = 0
     context.followers.n_used[1] = 0
-    _new_node(context, 0, 0, 0)
+    nothing = np.int64(0)
+    _new_node(context, nothing, nothing, nothing)
 
 
 @_kernel
@@ -259,9 +261,9 @@ def _learn(context, state, token, end):
     This is llama.cpp's update() with nnew = 1.
     """
     nodes = context.nodes
-    shorter = context.unigram[_U(token)]
+    shorter = np.int64(context.unigram[_U(token)])
     if shorter == 0:
-        shorter = _new_node(context, 0, 1, end)
+        shorter = _new_node(context, np.int64(0), np.int64(1), end)
         context.unigram[_U(token)] = shorter
     for size in range(1, _NGRAM_MAX + 1):
         node = state[_U(size)]
@@ -272,13 +274,13 @@ def _learn(context, state, token, end):
         if nodes[at + _BEST] == token:
             nodes[at + _BEST_COUNT] += 1
             nodes[at + _SUM] += 1
-            shorter = nodes[at + _CHILD]
+            shorter = np.int64(nodes[at + _CHILD])
             continue
-        # The follower's node must exist before its edge: the next free one, if the edge is new.
-        child = shorter if size == _NGRAM_MAX else np.int32(context.followers.n_used[0])
-        child, known = _count_other(nodes, at, context.followers, token, 1, child)
+        # If the edge is new, so is the n-gram that it leads to: the next free node.
+        child = shorter if size == _NGRAM_MAX else context.followers.n_used[0]
+        child, known = _count_other(nodes, at, context.followers, token, np.int64(1), child)
         if not known and size < _NGRAM_MAX:
-            _new_node(context, shorter, size + 1, end)
+            _new_node(context, shorter, np.int64(size + 1), end)
         shorter = child
 
 
@@ -288,14 +290,14 @@ def _child(context, node, token):
     nodes = context.nodes
     at = _at(node)
     if nodes[at + _BEST] == token:
-        return nodes[at + _CHILD]
-    owner = nodes[at + _MORE]
+        return np.int64(nodes[at + _CHILD])
+    owner = np.int64(nodes[at + _MORE])
     if owner < 0:
-        return np.int32(0)
+        return np.int64(0)
     edge, _ = _find_edge(context.followers, owner, token)
     if edge < 0:
-        return np.int32(0)
-    return context.followers.edges[_at(edge) + _EDGE_CHILD]
+        return np.int64(0)
+    return np.int64(context.followers.edges[_at(edge) + _EDGE_CHILD])
 
 
 @_kernel
@@ -305,8 +307,8 @@ def _follow(context, node, token):
         child = _child(context, node, token)
         if child != 0:
             return child
-        node = context.nodes[_at(node) + _SUFFIX]
-    return context.unigram[_U(token)]
+        node = np.int64(context.nodes[_at(node) + _SUFFIX])
+    return np.int64(context.unigram[_U(token)])
 
 
 # ------------------------------------------------------------------------------------ dynamic
@@ -317,6 +319,19 @@ def _mix(mixed, token):
     """The hash of an n-gram, from that without its first token; the last token comes first."""
     mixed = (mixed ^ _U(token + 2)) * _HASH
     return mixed ^ (mixed >> _U(29))
+
+
+@_kernel
+def _hash_of(a, b, c, d):
+    """The hash of the n-gram a b c d; -1: unused, from the left."""
+    mixed = _mix(_U(0), d)
+    if c >= 0:
+        mixed = _mix(mixed, c)
+    if b >= 0:
+        mixed = _mix(mixed, b)
+    if a >= 0:
+        mixed = _mix(mixed, a)
+    return mixed
 
 
 @_kernel
@@ -379,26 +394,18 @@ def _add(dynamic, at, token, more):
         slots[at + _BEST_COUNT] = count
         _widen_sum(slots, at, count - old)
     else:
-        _count_other(slots, at, dynamic.followers, token, more, np.int32(-1))
+        _count_other(slots, at, dynamic.followers, token, more, np.int64(-1))
 
 
 @_kernel
 def _ngram_record(dynamic, tokens, stop, size):
     """(record, hash) of the n-gram of ``size`` tokens before ``stop``, made where it is missing."""
-    a = np.int32(-1)
-    b = np.int32(-1)
-    c = np.int32(-1)
+    none = np.int32(-1)
+    a = tokens[_U(stop - 4)] if size > 3 else none
+    b = tokens[_U(stop - 3)] if size > 2 else none
+    c = tokens[_U(stop - 2)] if size > 1 else none
     d = tokens[_U(stop - 1)]
-    mixed = _mix(_U(0), d)
-    if size > 1:
-        c = tokens[_U(stop - 2)]
-        mixed = _mix(mixed, c)
-    if size > 2:
-        b = tokens[_U(stop - 3)]
-        mixed = _mix(mixed, b)
-    if size > 3:
-        a = tokens[_U(stop - 4)]
-        mixed = _mix(mixed, a)
+    mixed = _hash_of(a, b, c, d)
     return _need_ngram(dynamic, mixed, a, b, c, d), mixed
 
 
@@ -449,17 +456,8 @@ def index_dynamic(grown, slots, thresholds):
         a = slots[old]
         b = slots[old + _U(1)]
         c = slots[old + _U(2)]
-        size = 1
-        mixed = _mix(_U(0), d)
-        if c >= 0:
-            size = 2
-            mixed = _mix(mixed, c)
-        if b >= 0:
-            size = 3
-            mixed = _mix(mixed, b)
-        if a >= 0:
-            size = 4
-            mixed = _mix(mixed, a)
+        size = 4 if a >= 0 else 3 if b >= 0 else 2 if c >= 0 else 1
+        mixed = _hash_of(a, b, c, d)
         at = _find_ngram(grown.slots, mixed, a, b, c, d)
         for i in range(8):
             grown.slots[at + _U(i)] = slots[old + _U(i)]
@@ -680,7 +678,7 @@ def _try_context(context, node, bigrams, verdict, c, d, thresholds, origin):
             origin[0] = 0
             origin[1] = size
             return token
-        node = nodes[at + _SUFFIX]
+        node = np.int64(nodes[at + _SUFFIX])
     return np.int32(-1)
 
 
@@ -730,7 +728,7 @@ def _longest(state):
     size = _NGRAM_MAX
     while size > 0 and state[_U(size)] == 0:
         size -= 1
-    return state[_U(size)]
+    return np.int64(state[_U(size)])
 
 
 @_kernel
@@ -740,36 +738,34 @@ def _replay_chunk(chunk, context, dynamic, bigrams, thresholds, draft, origin, s
     source = tally.source
     sizes = tally.size
     state[:] = 0
-    # The seed opens the chunk; before it stands nothing that it could be counted after.
-    _learn(context, state, chunk[0], 0)
-    at = 1
-    rounds = 0
+    at = np.int64(0)
+    rounds = -1  # the first turn only takes the seed: no pass of the model
     drafted = 0
     accepted = 0
     while at < chunk.size:
         n_drafted = draft_tokens(
             context, _longest(state), dynamic, bigrams, chunk[:at], thresholds, draft, origin
         )
+        room = chunk.size - at
         n_accepted = 0
-        while n_accepted < n_drafted and at < chunk.size and draft[n_accepted] == chunk[at]:
+        while n_accepted < min(n_drafted, room) and draft[n_accepted] == chunk[at + n_accepted]:
             position[1, n_accepted] += 1
             source[1, origin[n_accepted, 0]] += 1
             sizes[1, origin[n_accepted, 1] - 1] += 1
-            _learn(context, state, chunk[at], at)
             n_accepted += 1
-            at += 1
         for i in range(n_drafted):
             position[0, i] += 1
             source[0, origin[i, 0]] += 1
             sizes[0, origin[i, 1] - 1] += 1
         drafted += n_drafted
         accepted += n_accepted
-        if at < chunk.size:
+        if n_accepted < room:
             rounds += 1
-            _learn(context, state, chunk[at], at)
-            at += 1
         else:
             tally.total[1] += 1
+        for _ in range(min(n_accepted + 1, room)):
+            _learn(context, state, chunk[at], at)
+            at += 1
     tally.total[0] += rounds
     tally.total[2] += drafted
     tally.total[3] += accepted

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engine.errors import InputMalformed, InputTooShort, UsageError
+from ..engine.errors import CacheBadToken, InputMalformed, InputTooShort, UsageError
 from .cache import NgramCache
 from .draft_kernels import Tally, replay_chunks
 from .tables import (
@@ -118,14 +118,24 @@ def _check(tokens: np.ndarray, n_ctx: int, draft_max: int, n_vocab: int) -> None
     if draft_max < 0:
         raise UsageError(f"--draft-max {draft_max} is below 0", remedy="give 0 or more")
     if tokens.size <= n_ctx:
+        smaller = (tokens.size - 1) // CTX_MULTIPLE * CTX_MULTIPLE
         raise InputTooShort(
             f"the text has {tokens.size} tokens, but one chunk of -c {n_ctx} needs {n_ctx + 1}",
-            remedy=f"give a longer text, or -c {max(CTX_MULTIPLE, (tokens.size - 1) // 256 * 256)}",
+            remedy="give a longer text" + (f", or -c {smaller}" if smaller else ""),
         )
     if int(tokens.max()) >= n_vocab or int(tokens.min()) < 0:
         raise InputMalformed(
             f"the text holds a token outside the vocabulary of {n_vocab} tokens",
             remedy="name the model whose tokenizer made the ids",
+        )
+
+
+def _check_ids(cache: NgramCache | None, n_vocab: int) -> None:
+    """Ids are used as indices; ``open_cache`` has checked those of the same vocabulary."""
+    if cache is not None and cache.n_vocab != n_vocab and cache.max_token() >= n_vocab:
+        raise CacheBadToken(
+            f"a cache holds token {cache.max_token()}, outside the vocabulary of {n_vocab}",
+            remedy="name the model that the cache was made with",
         )
 
 
@@ -147,10 +157,12 @@ def replay(
 
     Raises
     ------
-    UsageError, InputTooShort, InputMalformed, CacheUnsuitable
+    UsageError, InputTooShort, InputMalformed, CacheUnsuitable, CacheBadToken
     """
     tokens = np.ascontiguousarray(tokens, np.int32)
     _check(tokens, n_ctx, draft_max, n_vocab)
+    _check_ids(static, n_vocab)
+    _check_ids(dynamic, n_vocab)
     n_chunks = (tokens.size - 1) // n_ctx
     bigrams = index_bigrams(static, n_vocab)
     context = empty_context(n_ctx, n_vocab)

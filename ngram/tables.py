@@ -65,15 +65,18 @@ def _dynamic(n_ngrams: int, n_edges: int) -> Dynamic:
 
 
 def with_room(dynamic: Dynamic, more: int) -> Dynamic:
-    """The same counts, with room for ``more`` n-grams and as many followers."""
+    """The same counts, with room for ``more`` n-grams and as many followers.
+
+    A second follower takes two edges, for the first one has none until then.
+    """
     n_ngrams, n_edges = (int(n) for n in dynamic.followers.n_used)
     if 4 * 8 * (n_ngrams + more) > 3 * dynamic.slots.size:
         larger = _dynamic(n_ngrams + more, 1)
         grown = Dynamic(dynamic.followers, larger.slots, larger.hint)
         index_dynamic(grown, dynamic.slots, THRESHOLDS)
         dynamic = grown
-    if 8 * (n_edges + more) > dynamic.followers.edges.size:
-        followers = _followers(max(n_edges + more, 2 * n_edges))
+    if 8 * (n_edges + 2 * more) > dynamic.followers.edges.size:
+        followers = _followers(max(n_edges + 2 * more, 2 * n_edges))
         followers.n_used[:] = dynamic.followers.n_used
         followers.edges[: 8 * n_edges] = dynamic.followers.edges[: 8 * n_edges]
         index_edges(followers)
@@ -134,15 +137,15 @@ def index_bigrams(cache: NgramCache | None, n_vocab: int) -> Bigrams:
 
 
 def context_bytes(context: Context) -> int:
-    return sum(array.nbytes for array in (*context.followers, context.nodes, context.unigram))
+    return sum(int(array.nbytes) for array in (*context.followers, context.nodes, context.unigram))
 
 
 def dynamic_bytes(dynamic: Dynamic) -> int:
-    return sum(array.nbytes for array in (*dynamic.followers, dynamic.slots, dynamic.hint))
+    return sum(int(array.nbytes) for array in (*dynamic.followers, dynamic.slots, dynamic.hint))
 
 
 def static_bytes(cache: NgramCache | None, bigrams: Bigrams) -> int:
     """Memory of the cache and of what the drafter derives from it."""
     if cache is None:
         return 0
-    return cache.memory_bytes + bigrams.verdict.nbytes + bigrams.first_row.nbytes
+    return cache.memory_bytes + int(bigrams.verdict.nbytes + bigrams.first_row.nbytes)

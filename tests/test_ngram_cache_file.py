@@ -1,0 +1,691 @@
+"""The native cache file: what comes back, and what is refused.
+
+``craft`` below lays a file out from the format's description, not through the product's writer, so
+that files with true checksums and wrong content can be made, as only a hostile hand would.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain, combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cache_dicts import (
+    COUNT_MAX,
+    FINGERPRINT,
+    assert_same,
+    cache_of,
+    count_documents,
+    dict_of,
+    random_documents,
+)
+from draftsmith.engine.errors import (
+    CacheBadCount,
+    CacheBadToken,
+    CacheDamaged,
+    CacheNewerVersion,
+    CacheNotACache,
+    CacheOtherVocabulary,
+    CacheTruncated,
+    DiskFull,
+    DraftsmithError,
+    InputUnreadable,
+    OutputNoFolder,
+    OutputNotWritable,
+)
+from draftsmith.ngram import cache_file
+from draftsmith.ngram.cache import NgramCache
+from draftsmith.ngram.cache_file import open_cache, write_cache
+
+ORDER_SETS = list(chain.from_iterable(combinations((1, 2, 3, 4), n) for n in range(1, 5)))
+CACHE_ERRORS = (
+    CacheBadCount,
+    CacheBadToken,
+    CacheDamaged,
+    CacheNewerVersion,
+    CacheNotACache,
+    CacheOtherVocabulary,
+    CacheTruncated,
+)
+N_VOCAB = 9
+SOUND = {(1, 2): {4: 1, 5: 1}, (1, 3): {1: 2, 8: 3}, (8, 8): {0: COUNT_MAX}}
+
+
+# --------------------------------------------------------------------------------------------------
+# The format, written down a second time
+
+
+@dataclass
+class Crafted:
+    """One row of the array table and its bytes; what is None follows from the bytes."""
+
+    name: bytes
+    dtype: bytes
+    data: bytes
+    offset: int | None = None
+    n_items: int | None = None
+    crc: int | None = None
+
+
+@dataclass
+class File:
+    arrays: list[Crafted]
+    magic: bytes = b"\x89DSNG\r\n\x00"
+    version: int = 1
+    byte_order: int = 0x01020304
+    n_arrays: int | None = None
+    n_bytes: int | None = None
+    n_vocab: int = N_VOCAB
+    fingerprint: bytes = FINGERPRINT
+    table_crc: int | None = None
+    header_crc: int | None = None
+    tail: bytes = field(default=b"")
+
+
+def padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 64)
+
+
+def craft(file: File) -> bytes:
+    offset = len(padded(bytes(76 + 48 * len(file.arrays))))
+    table = b""
+    content = b""
+    for array in file.arrays:
+        data = padded(array.data)
+        item = 8 if array.dtype.endswith(b"8") else 4
+        table += struct.pack(
+            "<24s4sIQQ",
+            array.name,
+            array.dtype,
+            zlib.crc32(data) if array.crc is None else array.crc,
+            offset if array.offset is None else array.offset,
+            len(array.data) // item if array.n_items is None else array.n_items,
+        )
+        content += data
+        offset += len(data)
+    table = padded(bytes(76) + table)[76:]
+    content += file.tail
+    head = struct.pack(
+        "<8sIIIIQQ32s",
+        file.magic,
+        file.version,
+        file.byte_order,
+        len(file.arrays) if file.n_arrays is None else file.n_arrays,
+        zlib.crc32(table) if file.table_crc is None else file.table_crc,
+        76 + len(table) + len(content) if file.n_bytes is None else file.n_bytes,
+        file.n_vocab,
+        file.fingerprint,
+    )
+    crc = zlib.crc32(head) if file.header_crc is None else file.header_crc
+    return head + struct.pack("<I", crc) + table + content
+
+
+def sound_file(cache: NgramCache | None = None) -> File:
+    if cache is None:
+        cache = cache_of(SOUND, n_vocab=N_VOCAB, fingerprint=FINGERPRINT)
+    arrays = []
+    for order, table in cache.tables.items():
+        arrays += [
+            Crafted(b"%d.tokens" % order, b"<i4", table.tokens.tobytes()),
+            Crafted(b"%d.start" % order, b"<i8", table.entry_start.tobytes()),
+            Crafted(b"%d.next" % order, b"<i4", table.entry_token.tobytes()),
+            Crafted(b"%d.count" % order, b"<u4", table.entry_count.tobytes()),
+        ]
+    return File(arrays, n_vocab=cache.n_vocab, fingerprint=cache.fingerprint or bytes(32))
+
+
+def refused(path: Path, data: bytes, **wanted: object) -> DraftsmithError:
+    """The error that opening ``data`` ends with, which has to be one of a cache's, on one line."""
+    path.write_bytes(data)
+    with pytest.raises(CACHE_ERRORS) as caught:
+        open_cache(path, **wanted)  # type: ignore[arg-type]
+    assert str(path) in caught.value.message
+    assert len(str(caught.value).splitlines()) == 1
+    assert caught.value.remedy
+    return caught.value
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "cache.ds"
+
+
+@pytest.fixture
+def small() -> NgramCache:
+    return cache_of(
+        SOUND | {(3,): {1: 1}}, orders=(1, 2, 4), n_vocab=N_VOCAB, fingerprint=FINGERPRINT
+    )
+
+
+# --------------------------------------------------------------------------------------------------
+# What comes back
+
+
+@pytest.mark.parametrize("orders", ORDER_SETS, ids=str)
+@pytest.mark.parametrize("fingerprint", [FINGERPRINT, b""], ids=["known", "unknown"])
+def test_open_gives_what_was_written(
+    orders: tuple[int, ...], fingerprint: bytes, path: Path
+) -> None:
+    """A size, a table without rows, or the vocabulary lost on the way through the file."""
+    rng = random.Random(sum(orders))
+    n_vocab = 49152
+    for documents in (
+        [[7]],  # tables, but no n-gram
+        [[1, 2]],  # some tables without n-grams
+        [[n_vocab - 1] * 9],
+        [*random_documents(rng, 30, [0, 1, 2, 3, n_vocab - 1]), [1]],
+    ):
+        cache = count_documents(documents, orders=orders, n_vocab=n_vocab, fingerprint=fingerprint)
+        n_bytes = write_cache(path, cache)
+        assert n_bytes == path.stat().st_size
+        opened = open_cache(path)
+        assert_same(opened, cache)
+        assert opened.format == "native"
+        assert_same(open_cache(str(path), n_vocab=n_vocab, fingerprint=FINGERPRINT), cache)
+
+
+def test_cache_without_tables(path: Path) -> None:
+    """A crash on a file of no arrays."""
+    write_cache(path, NgramCache({}, 5, FINGERPRINT))
+    assert_same(open_cache(path), NgramCache({}, 5, FINGERPRINT))
+
+
+def test_extremes(path: Path) -> None:
+    """The largest id or count refused by a limit that is off by one."""
+    big = 2**31 - 2
+    counts = {(big,): {big: COUNT_MAX}, (0, big): {0: 1, big: COUNT_MAX}}
+    cache = cache_of(counts, n_vocab=2**31 - 1, fingerprint=FINGERPRINT)
+    write_cache(path, cache)
+    assert_same(open_cache(path), cache)
+
+
+def test_arrays_are_aligned_and_not_copied(path: Path, small: NgramCache) -> None:
+    """A cache read into memory, or arrays at odd addresses, which some processors refuse."""
+    write_cache(path, small)
+    for table in open_cache(path).tables.values():
+        for array in (table.tokens, table.entry_start, table.entry_token, table.entry_count):
+            assert array.flags.aligned
+            assert array.flags.c_contiguous
+            assert not array.flags.owndata
+            assert array.size == 0 or array.ctypes.data % 64 == 0
+
+
+def test_file_is_not_changed_through_the_map(path: Path, small: NgramCache) -> None:
+    """A map that writes through: whoever touches an array would damage the file."""
+    write_cache(path, small)
+    before = path.read_bytes()
+    opened = open_cache(path)
+    opened.tables[2].entry_count[:] = 77
+    del opened
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("orders", [(2,), (1, 2, 3, 4)])
+def test_same_cache_same_bytes(orders: tuple[int, ...], tmp_path: Path) -> None:
+    """A time, a name or uninitialised padding in the file; pieces or merging that show in it."""
+    rng = random.Random(5)
+    documents = [*random_documents(rng, 20, range(5)), [1]]
+    cache = count_documents(documents, orders=orders)
+    again = count_documents(documents[::-1], orders=orders)
+    write_cache(tmp_path / "a", cache)
+    write_cache(tmp_path / "b", cache)
+    write_cache(tmp_path / "c", again)
+    write_cache(tmp_path / "d", open_cache(tmp_path / "a"))
+    a, b, c, d = ((tmp_path / name).read_bytes() for name in "abcd")
+    assert a == b == c == d
+
+
+def test_written_over_its_own_map(path: Path, small: NgramCache) -> None:
+    """Merging into one of the inputs: the target is cut while its arrays are still read from it."""
+    write_cache(path, small)
+    before = path.read_bytes()
+    opened = open_cache(path)
+    write_cache(path, opened)
+    assert path.read_bytes() == before
+    assert_same(opened, small)
+
+
+def test_layout_is_the_described_one(path: Path, small: NgramCache) -> None:
+    """A change of layout without a new version: older releases would read nonsense."""
+    for cache in (small, replace(small, fingerprint=b"")):
+        write_cache(path, cache)
+        assert path.read_bytes() == craft(sound_file(cache))
+
+
+def test_empty_cache_in_llama_format(path: Path) -> None:
+    """llama.cpp's file of an empty cache has 0 bytes; we write it, but refuse to open it, for so
+    looks a file whose writing has failed."""
+    assert write_cache(path, cache_of({}, orders=(2,)), format="llama.cpp") == 0
+    with pytest.raises(CacheTruncated, match="empty"):
+        open_cache(path)
+
+
+# --------------------------------------------------------------------------------------------------
+# Damage
+
+
+def test_cut_at_every_byte(path: Path, small: NgramCache) -> None:
+    """A file that ends too early taken for a whole one, or a read beyond its end."""
+    write_cache(path, small)
+    data = path.read_bytes()
+    for size in range(len(data)):
+        error = refused(path, data[:size])
+        assert type(error) is CacheTruncated, (size, error)
+
+
+@pytest.mark.parametrize("size", [1, 4, 63, 64, 4096])
+def test_bytes_after_the_end(size: int, path: Path, small: NgramCache) -> None:
+    """Two files in one, or a longer file's rest under a shorter one."""
+    write_cache(path, small)
+    assert type(refused(path, path.read_bytes() + bytes(size))) is CacheDamaged
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80, 0xFF])
+def test_every_flipped_byte(mask: int, path: Path, small: NgramCache) -> None:
+    """A byte that no checksum covers: padding, a reserved field, the checksums themselves."""
+    write_cache(path, small)
+    data = bytearray(path.read_bytes())
+    for at in range(len(data)):
+        data[at] ^= mask
+        error = refused(path, data)
+        data[at] ^= mask
+        # with its magic damaged it is read as a llama.cpp file, which it is not either
+        assert at < 8 or type(error) is CacheDamaged, (at, error)
+
+
+def test_bytes_exchanged(path: Path, small: NgramCache) -> None:
+    """A checksum that does not see the order of bytes, as a sum would not."""
+    write_cache(path, small)
+    data = path.read_bytes()
+    for at in range(8, len(data) - 1):
+        if data[at] != data[at + 1]:
+            changed = data[:at] + data[at + 1 : at + 2] + data[at : at + 1] + data[at + 2 :]
+            assert type(refused(path, changed)) is CacheDamaged
+
+
+def test_blocks_zeroed(path: Path, small: NgramCache) -> None:
+    """A block that never reached the disk: CRC-32 of zeros over zeros must not agree."""
+    write_cache(path, small)
+    data = path.read_bytes()
+    for at in range(0, len(data), 64):
+        changed = data[:at] + bytes(64) + data[at + 64 :]
+        if changed != data:
+            refused(path, changed)
+
+
+# --------------------------------------------------------------------------------------------------
+# True checksums, wrong content
+
+TOKENS, START, NEXT, COUNT = range(4)
+
+
+def changed(array: int, at: int, value: int) -> Callable[[File], None]:
+    """One item of one of the four arrays."""
+
+    def apply(file: File) -> None:
+        one = file.arrays[array]
+        items = np.frombuffer(one.data, one.dtype.decode()).copy()
+        items[at] = value
+        one.data = items.tobytes()
+
+    return apply
+
+
+def row(array: int, **fields: object) -> Callable[[File], None]:
+    """Fields of the array's row in the table."""
+
+    def apply(file: File) -> None:
+        file.arrays[array] = replace(file.arrays[array], **fields)  # type: ignore[arg-type]
+
+    return apply
+
+
+def header(**fields: object) -> Callable[[File], None]:
+    def apply(file: File) -> None:
+        for name, value in fields.items():
+            setattr(file, name, value)
+
+    return apply
+
+
+def drop(array: int) -> Callable[[File], None]:
+    return lambda file: file.arrays.pop(array) and None  # type: ignore[func-returns-value]
+
+
+def repeat(array: int) -> Callable[[File], None]:
+    return lambda file: file.arrays.append(file.arrays[array])
+
+
+def swap(a: int, b: int) -> Callable[[File], None]:
+    """Rows of the table name each other's arrays."""
+
+    def apply(file: File) -> None:
+        x, y = file.arrays[a], file.arrays[b]
+        x.name, y.name = y.name, x.name
+
+    return apply
+
+
+def shorten(array: int, n_bytes: int) -> Callable[[File], None]:
+    def apply(file: File) -> None:
+        file.arrays[array].data = file.arrays[array].data[:-n_bytes]
+
+    return apply
+
+
+CRAFTED: dict[str, tuple[Callable[[File], None], type[DraftsmithError]]] = {
+    "count of 0": (changed(COUNT, 2, 0), CacheBadCount),
+    "count of 2**31": (changed(COUNT, 0, 2**31), CacheBadCount),
+    "count of 2**32 - 1": (changed(COUNT, 4, 2**32 - 1), CacheBadCount),
+    "follower = n_vocab": (changed(NEXT, 4, N_VOCAB), CacheBadToken),
+    "follower = 2**31 - 1": (changed(NEXT, 3, 2**31 - 1), CacheBadToken),
+    "follower = -1": (changed(NEXT, 0, -1), CacheBadToken),
+    "n-gram token = n_vocab": (changed(TOKENS, 5, N_VOCAB), CacheBadToken),
+    "n-gram token = -1": (changed(TOKENS, 1, -1), CacheBadToken),
+    "n-gram token = -2**31": (changed(TOKENS, 0, -(2**31)), CacheBadToken),
+    "equal rows": (changed(TOKENS, 3, 2), CacheDamaged),
+    "rows out of order": (changed(TOKENS, 3, 0), CacheDamaged),
+    "equal followers": (changed(NEXT, 1, 4), CacheDamaged),
+    "followers out of order": (changed(NEXT, 3, 0), CacheDamaged),
+    "starts at 1": (changed(START, 0, 1), CacheDamaged),
+    "starts at -1": (changed(START, 0, -1), CacheDamaged),
+    "row without followers": (changed(START, 1, 0), CacheDamaged),
+    "starts fall": (changed(START, 1, 5), CacheDamaged),
+    "start of 2**62": (changed(START, 1, 2**62), CacheDamaged),
+    "start of -2**63": (changed(START, 1, -(2**63)), CacheDamaged),
+    "last start too low": (changed(START, 3, 4), CacheDamaged),
+    "last start too high": (changed(START, 3, 6), CacheDamaged),
+    "last start of 2**63 - 1": (changed(START, 3, 2**63 - 1), CacheDamaged),
+    "offset outside": (row(TOKENS, offset=1 << 20), CacheDamaged),
+    "offset of 2**63": (row(COUNT, offset=2**63), CacheDamaged),
+    "offset of 2**64 - 64": (row(COUNT, offset=2**64 - 64), CacheDamaged),
+    "offset of 0": (row(TOKENS, offset=0), CacheDamaged),
+    "offset at the file's end": (row(COUNT, offset=576), CacheDamaged),
+    "overlapping arrays": (row(NEXT, offset=320), CacheDamaged),
+    "2**63 items": (row(START, n_items=2**63), CacheDamaged),
+    "2**64 - 1 items": (row(COUNT, n_items=2**64 - 1), CacheDamaged),
+    "2**61 items": (row(START, n_items=2**61), CacheDamaged),
+    "2**62 items": (row(TOKENS, n_items=2**62), CacheDamaged),
+    "one item more": (row(COUNT, n_items=6), CacheDamaged),
+    "one item less": (row(COUNT, n_items=4), CacheDamaged),
+    "no starts": (row(START, n_items=0, data=b""), CacheDamaged),
+    "array's checksum": (row(NEXT, crc=1), CacheDamaged),
+    "unknown name": (row(COUNT, name=b"2.weight"), CacheDamaged),
+    "name without a size": (row(COUNT, name=b"count"), CacheDamaged),
+    "empty name": (row(COUNT, name=b""), CacheDamaged),
+    "name that is not ASCII": (row(COUNT, name=b"\xff\xfe.count"), CacheDamaged),
+    "name with a line break": (row(COUNT, name=b"\n.count", offset=0), CacheDamaged),
+    "name with more behind its end": (row(COUNT, name=b"2.count\0x"), CacheDamaged),
+    "size of 0": (row(COUNT, name=b"0.count"), CacheDamaged),
+    "size of 5": (row(COUNT, name=b"5.count"), CacheDamaged),
+    "size of 02": (row(COUNT, name=b"02.count"), CacheDamaged),
+    "other type": (row(COUNT, dtype=b"<i4"), CacheDamaged),
+    "big-endian type": (row(COUNT, dtype=b">u4"), CacheDamaged),
+    "unknown type": (row(COUNT, dtype=b"\xff\xff\xff\xff"), CacheDamaged),
+    "tokens missing": (drop(TOKENS), CacheDamaged),
+    "starts missing": (drop(START), CacheDamaged),
+    "followers missing": (drop(NEXT), CacheDamaged),
+    "counts missing": (drop(COUNT), CacheDamaged),
+    "counts twice": (repeat(COUNT), CacheDamaged),
+    "names exchanged": (swap(TOKENS, NEXT), CacheDamaged),
+    "one token less": (shorten(TOKENS, 4), CacheDamaged),
+    "one start less": (shorten(START, 8), CacheDamaged),
+    "one follower less": (shorten(NEXT, 4), CacheDamaged),
+    "one count less": (shorten(COUNT, 4), CacheDamaged),
+    "version 0": (header(version=0), CacheDamaged),
+    "version 2": (header(version=2), CacheNewerVersion),
+    "version 2**32 - 1": (header(version=2**32 - 1), CacheNewerVersion),
+    "version 2, wrong checksum": (header(version=2, header_crc=5), CacheDamaged),
+    "other byte order": (header(byte_order=0x04030201), CacheDamaged),
+    "no arrays said": (header(n_arrays=0), CacheDamaged),
+    "fewer arrays said": (header(n_arrays=3), CacheDamaged),
+    "more arrays said": (header(n_arrays=5), CacheDamaged),
+    "2**32 - 1 arrays said": (header(n_arrays=2**32 - 1), CacheDamaged),
+    "table's checksum": (header(table_crc=1), CacheDamaged),
+    "header's checksum": (header(header_crc=1), CacheDamaged),
+    "fewer bytes said": (header(n_bytes=512), CacheDamaged),
+    "0 bytes said": (header(n_bytes=0), CacheDamaged),
+    "more bytes said": (header(n_bytes=640), CacheTruncated),
+    "2**64 - 1 bytes said": (header(n_bytes=2**64 - 1), CacheTruncated),
+    "bytes after the last array": (header(tail=bytes(64)), CacheDamaged),
+    "vocabulary of 2**31 + 1": (header(n_vocab=2**31 + 1), CacheDamaged),
+    "vocabulary of 2**63": (header(n_vocab=2**63), CacheDamaged),
+    "vocabulary of 2**64 - 1": (header(n_vocab=2**64 - 1), CacheDamaged),
+    "fingerprint of a vocabulary of 0": (header(n_vocab=0), CacheDamaged),
+}
+
+
+def test_crafted_file_is_sound(path: Path) -> None:
+    """Crafted faults that are found only because the crafting itself is wrong."""
+    path.write_bytes(craft(sound_file()))
+    assert dict_of(open_cache(path)) == SOUND
+    assert path.stat().st_size == 576  # which some of the faults count on
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"), CRAFTED.values(), ids=[name.replace(" ", "-") for name in CRAFTED]
+)
+def test_true_checksums_wrong_content(
+    fault: Callable[[File], None], error: type[DraftsmithError], path: Path
+) -> None:
+    """Trust in a file because its checksums are right: kernels would read outside of arrays."""
+    file = sound_file()
+    fault(file)
+    assert type(refused(path, craft(file))) is error
+
+
+def test_crafted_damage_at_random(path: Path) -> None:
+    """An uncaught exception, or content that no check has seen, under checksums that hold."""
+    rng = random.Random(0)
+    sound = sound_file()
+    n_refused = 0
+    for _ in range(1000):
+        file = replace(sound, arrays=[replace(array) for array in sound.arrays])
+        array = rng.choice(file.arrays)
+        data = bytearray(array.data)
+        for _ in range(rng.randrange(1, 3)):
+            data[rng.randrange(len(data))] ^= rng.choice((1, 2, 0x80, 0xFF))
+        array.data = bytes(data)
+        path.write_bytes(craft(file))
+        try:
+            cache = open_cache(path)
+        except CACHE_ERRORS:
+            n_refused += 1
+        else:
+            again = cache_of(dict_of(cache), n_vocab=N_VOCAB, fingerprint=FINGERPRINT)
+            assert_same(cache, again)
+    assert 500 < n_refused < 1000
+
+
+# --------------------------------------------------------------------------------------------------
+# Vocabularies
+
+
+def test_other_vocabulary(path: Path, small: NgramCache) -> None:
+    """Ids of one model drafted for another."""
+    write_cache(path, small)
+    other = FINGERPRINT[::-1]
+    for n_vocab in (N_VOCAB, N_VOCAB + 1):
+        with pytest.raises(CacheOtherVocabulary, match="another vocabulary") as caught:
+            open_cache(path, n_vocab=n_vocab, fingerprint=other)
+        assert other.hex()[:12] in caught.value.message
+        assert FINGERPRINT.hex()[:12] in caught.value.message
+
+
+def test_same_vocabulary(path: Path, small: NgramCache) -> None:
+    """The right model refused."""
+    write_cache(path, small)
+    opened = open_cache(path, n_vocab=N_VOCAB, fingerprint=FINGERPRINT)
+    assert (opened.n_vocab, opened.fingerprint) == (N_VOCAB, FINGERPRINT)
+
+
+@pytest.mark.parametrize("n_vocab", [N_VOCAB - 1, N_VOCAB + 1, 3])
+def test_other_size_under_the_same_fingerprint(n_vocab: int, path: Path, small: NgramCache) -> None:
+    """A crafted header that lets ids outside the model's vocabulary in: the drafter would read
+    outside of its arrays."""
+    write_cache(path, small)
+    with pytest.raises((CacheOtherVocabulary, CacheBadToken)):
+        open_cache(path, n_vocab=n_vocab, fingerprint=FINGERPRINT)
+
+
+def test_size_alone_is_compared_too(path: Path, small: NgramCache) -> None:
+    """With no fingerprint wanted, ids outside of the wanted vocabulary are let in."""
+    write_cache(path, small)
+    with pytest.raises((CacheOtherVocabulary, CacheBadToken)):
+        open_cache(path, n_vocab=3)
+
+
+def test_unknown_vocabulary_takes_the_wanted_one(path: Path, small: NgramCache) -> None:
+    """A cache that says no vocabulary let through with ids outside the model's."""
+    write_cache(path, replace(small, n_vocab=0, fingerprint=b""))
+    assert open_cache(path).n_vocab == 0
+    assert open_cache(path, n_vocab=N_VOCAB, fingerprint=FINGERPRINT).n_vocab == N_VOCAB
+    with pytest.raises(CacheBadToken, match=r"token 8, outside the vocabulary of 8\b"):
+        open_cache(path, n_vocab=8, fingerprint=FINGERPRINT)
+
+
+# --------------------------------------------------------------------------------------------------
+# Not a cache at all
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"once upon a time there was a text that somebody took for a cache\n" * 20,
+        b"short text\n",
+        b'{"schema": 1, "command": "lookup-stats", "n_draft": 3}\n',
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1\0\0\0\1\0\x08\6\0\0\0" + bytes(range(200)),
+        b"PK\x03\x04" + bytes(range(100)),
+        b"\x1f\x8b\x08\x00" + bytes(range(200, 250)) * 3,
+        b"GGUF\x03\0\0\0" + bytes(range(1, 200)),
+        b"\x93NUMPY\x01\x00v\x00{'descr': '<i4', 'fortran_order': False, 'shape': (5,), }"
+        + b" " * 60,
+        bytes(100),
+        b"\xff" * 100,
+        b"\x89DSNH\r\n\x00" + bytes(range(1, 120)),
+    ],
+    ids=["text", "short", "json", "png", "zip", "gzip", "gguf", "npy", "zeros", "ones", "magic"],
+)
+def test_not_a_cache(data: bytes, path: Path) -> None:
+    """Anything read as llama.cpp's format, which has no magic. It is told by nonsense in it only: a
+    record longer than the file (then it might be a cut cache: CacheTruncated), no n-gram where one
+    should begin (CacheNotACache), or numbers below 1 (CacheBadCount)."""
+    error = refused(path, data, n_vocab=49152, fingerprint=FINGERPRINT)
+    assert type(error) in (CacheNotACache, CacheTruncated, CacheBadCount)
+
+
+def test_text_is_not_a_cache(path: Path) -> None:
+    """A corpus named where a cache is expected, the likeliest mistake: `it is cut, create it again`
+    would mislead."""
+    data = b"once upon a time there was a text that somebody took for a cache\n" * 20
+    error = refused(path, data, n_vocab=49152, fingerprint=FINGERPRINT)
+    assert type(error) is CacheNotACache
+
+
+def test_missing_file(path: Path) -> None:
+    """A missing dynamic cache taken for an empty one, as llama.cpp does."""
+    with pytest.raises(InputUnreadable, match=r"cache\.ds does not exist"):
+        open_cache(path)
+
+
+def test_folder(tmp_path: Path) -> None:
+    """IsADirectoryError as a traceback."""
+    with pytest.raises(InputUnreadable, match="is not a file"):
+        open_cache(tmp_path)
+
+
+def test_file_below_a_file(path: Path) -> None:
+    """NotADirectoryError as a traceback."""
+    path.write_bytes(b"x")
+    with pytest.raises(InputUnreadable):
+        open_cache(path / "cache")
+
+
+def test_empty_file(path: Path) -> None:
+    """An empty file can't be mapped: ValueError as a traceback."""
+    assert type(refused(path, b"")) is CacheTruncated
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the platform has no named pipes")
+def test_pipe(path: Path) -> None:
+    """Waiting forever for somebody to write."""
+    os.mkfifo(path)
+    with pytest.raises(InputUnreadable, match="is not a file"):
+        open_cache(path)
+
+
+def test_unreadable_file(path: Path, small: NgramCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PermissionError as a traceback (faked: root may read everything)."""
+    write_cache(path, small)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(np, "memmap", refuse)
+    with pytest.raises(InputUnreadable, match="Permission denied"):
+        open_cache(path)
+
+
+# --------------------------------------------------------------------------------------------------
+# Writing
+
+
+@pytest.mark.parametrize(
+    ("format", "parts"), [("native", "_native_parts"), ("llama.cpp", "llama_parts")]
+)
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (OSError(errno.ENOSPC, ""), DiskFull),
+        (OSError(errno.EIO, ""), OutputNotWritable),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=["full", "broken", "interrupt"],
+)
+def test_failure_in_the_middle(
+    format: cache_file.Format,
+    parts: str,
+    error: BaseException,
+    seen: type[BaseException],
+    path: Path,
+    small: NgramCache,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half a cache in the place of the old one, or a temporary file left beside it."""
+    write_cache(path, small)
+    before = path.read_bytes()
+    real = getattr(cache_file, parts)
+
+    def failing(cache: NgramCache) -> Iterator[object]:
+        yield next(iter(real(cache)))
+        raise error
+
+    monkeypatch.setattr(cache_file, parts, failing)
+    other = count_documents([[1, 2, 3] * 5])
+    with pytest.raises(seen):
+        write_cache(path, other, format=format)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+    assert_same(open_cache(path), small)
+
+
+def test_output_folder_missing(tmp_path: Path, small: NgramCache) -> None:
+    """FileNotFoundError as a traceback."""
+    for format in ("native", "llama.cpp"):
+        with pytest.raises(OutputNoFolder, match="missing"):
+            write_cache(tmp_path / "missing" / "cache", small, format=format)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_output_is_a_folder(tmp_path: Path, small: NgramCache) -> None:
+    """IsADirectoryError as a traceback."""
+    with pytest.raises(OutputNotWritable, match="is a folder"):
+        write_cache(tmp_path, small)
