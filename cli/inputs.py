@@ -1,0 +1,133 @@
+"""What the commands have in common between their options and the library: texts to token ids,
+stages to seconds, and the keys that every record ends with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..engine.errors import InputEmpty
+from .output import Bar, Output
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..engine.jit import CompileWatch
+    from ..engine.tokenizer import Tokenizer
+    from ..ngram.corpus import Corpus, Document
+
+COMPILE_NOTE = "compiling kernels (first run only, cached afterwards)…"
+
+
+class Stages:
+    """Nanoseconds spent in named stages of a command, compilation left out.
+
+    Parameters
+    ----------
+    watch : what has been compiled so far.
+    """
+
+    def __init__(self, watch: CompileWatch) -> None:
+        self._watch = watch
+        self._ns: dict[str, int] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time that the block takes to a stage."""
+        start_ns, compiled_s = time.perf_counter_ns(), self._watch.seconds
+        try:
+            yield
+        finally:
+            spent_ns = time.perf_counter_ns() - start_ns
+            spent_ns -= round((self._watch.seconds - compiled_s) * 1e9)
+            self._ns[name] = self._ns.get(name, 0) + spent_ns
+
+    def seconds(self, name: str) -> float:
+        """Return what a stage has taken so far."""
+        return self._ns.get(name, 0) / 1e9
+
+
+def token_pieces(
+    corpus: Corpus, tokenizer: Tokenizer, n_threads: int
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (document number, int32 ids of a piece of it) in order; one piece at least each.
+
+    Texts go through the tokenizer; .npy documents are ids already.
+
+    Raises
+    ------
+    InputEmpty : neither text nor ids in any document; a BOS alone is nothing to count.
+    """
+    first, n_ids = 0, 0
+    for is_text, group in groupby(corpus.documents(), key=lambda one: one.blocks is not None):
+        if is_text:
+            number = first
+            texts = _blocks(group)
+            for index, tokens in tokenizer.encode_documents(texts, n_threads=n_threads):
+                number = first + index
+                yield number, tokens
+            first = number + 1
+        else:
+            for document in group:
+                assert document.tokens is not None
+                yield first, document.tokens
+                first += 1
+                n_ids += document.tokens.size
+    if not corpus.stats.n_bytes and not n_ids:
+        raise InputEmpty("the input holds no text", remedy="name files that hold text")
+
+
+def _blocks(documents: Iterator[Document]) -> Iterator[Iterator[bytes]]:
+    for document in documents:
+        assert document.blocks is not None
+        yield document.blocks
+
+
+def show_read(bar: Bar, corpus: Corpus) -> None:
+    """Show on a bar how much of the inputs has been read."""
+    bar.update(corpus.bytes_read, corpus.total_bytes)
+
+
+def warn_of_repairs(corpus: Corpus, out: Output) -> None:
+    """Warn of what was not text: invalid UTF-8, and files in folders that were left out."""
+    n_invalid, n_files = corpus.stats.n_invalid_utf8, corpus.stats.n_invalid_files
+    if n_invalid:
+        where = next(iter(corpus.stats.invalid_by_file))
+        more = f" and {n_files - 1} more" if n_files > 1 else ""
+        out.warn(
+            f"{n_invalid} invalid UTF-8 sequence{'s' if n_invalid > 1 else ''} replaced by U+FFFD, "
+            f"in {where}{more}; convert the text to UTF-8"
+        )
+    if corpus.left_out:
+        out.note(f"{len(corpus.left_out)} files in folders are not text and were left out")
+
+
+def describe_files(paths: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the record's entry for each cache file that a command read."""
+    return [{"path": path, "bytes": Path(path).stat().st_size} for path in paths]
+
+
+def describe_corpus(corpus: Corpus) -> list[dict[str, Any]]:
+    """Return the record's entry for each text that a command read; null bytes for stdin."""
+    return [{"path": source.path, "bytes": source.size} for source in corpus.sources]
+
+
+def closing_keys(
+    options: Mapping[str, Any], inputs: Sequence[Mapping[str, Any]], compile_s: float
+) -> dict[str, Any]:
+    """Return the keys that every command's record ends with."""
+    from ..engine.host import describe_host, peak_rss_bytes
+
+    return {
+        "options": dict(options),
+        "inputs": list(inputs),
+        "host": asdict(describe_host()),
+        "compile_s": compile_s,
+        "peak_rss_bytes": peak_rss_bytes(),
+    }

@@ -1,0 +1,209 @@
+"""``draftsmith lookup-create``: count the n-grams of a corpus and write them as a cache."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from ..engine.errors import UsageError
+from . import options
+from .output import Output, Table, number, size
+
+if TYPE_CHECKING:
+    from ..engine.tokenizer import Tokenizer
+    from ..ngram.cache import NgramCache
+    from ..ngram.corpus import Corpus
+    from .inputs import Stages
+
+ORDER_MAX = 4
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of one call, checked as far as that needs no file."""
+
+    model: str
+    files: list[str]
+    target: str
+    format: Literal["native", "llama.cpp"]
+    field: str | None
+    escape: bool
+    n_threads: int | None
+    ngram_min: int
+    ngram_max: int
+
+
+def command(
+    model: options.Model,
+    file: options.Files,
+    target: Annotated[
+        str,
+        typer.Option("-lcs", "--lookup-cache-static", metavar="OUT", help="The cache to write."),
+    ],
+    more: options.MoreFiles = None,
+    ngram_min: Annotated[
+        int,
+        typer.Option("--ngram-min", min=1, max=ORDER_MAX, metavar="N", help="Shortest n-gram."),
+    ] = 2,
+    ngram_max: Annotated[
+        int,
+        typer.Option(
+            "--ngram-max",
+            min=1,
+            max=ORDER_MAX,
+            metavar="N",
+            help="Longest n-gram. 2 to 2 is llama.cpp's static cache; 1 to 4 serves as -lcd too.",
+        ),
+    ] = 2,
+    format: options.Format = options.CacheFormat.NATIVE,
+    field: options.Field = None,
+    escape: options.Escape = False,
+    threads: options.Threads = None,
+    json: options.Json = False,
+    csv: options.Csv = False,
+    no_header: options.NoHeader = False,
+    quiet: options.Quiet = False,
+) -> Callable[[], None]:
+    """Make an n-gram cache from texts.
+
+    Counts which tokens follow each n-gram. Each file, or JSON line, is a document of its own:
+    no n-gram spans two.
+    """
+    out = Output.from_options(json=json, csv=csv, no_header=no_header, quiet=quiet)
+    if ngram_min > ngram_max:
+        raise UsageError(
+            f"--ngram-min {ngram_min} is above --ngram-max {ngram_max}",
+            remedy="give a range from small to large",
+        )
+    request = Request(
+        model=model,
+        files=file + (more or []),
+        target=target,
+        format=format.value,
+        field=field,
+        escape=escape,
+        n_threads=threads,
+        ngram_min=ngram_min,
+        ngram_max=ngram_max,
+    )
+    return partial(create, request, out)
+
+
+def create(request: Request, out: Output) -> None:
+    """Do what the command says and print the result."""
+    start_ns = time.perf_counter_ns()
+    from ..engine.atomic_file import check_writable
+    from ..engine.host import n_usable_threads
+    from ..engine.jit import CompileWatch
+    from ..engine.models import resolve_model
+    from ..engine.tokenizer import load_tokenizer
+    from ..ngram.cache_file import write_cache
+    from ..ngram.corpus import open_corpus
+    from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_corpus, warn_of_repairs
+
+    check_writable(request.target)
+    model = resolve_model(request.model)
+    corpus = open_corpus(request.files, field=request.field, escape=request.escape)
+    _refuse_input_as_target(request.target, corpus)
+    n_threads = request.n_threads or n_usable_threads()
+    with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
+        stages = Stages(watch)
+        with stages.stage("load"):
+            tokenizer = load_tokenizer(model)
+        cache, n_tokens = _count(request, corpus, tokenizer, n_threads, stages, out)
+        with stages.stage("write"):
+            file_bytes = write_cache(request.target, cache, format=request.format)
+    warn_of_repairs(corpus, out)
+    counts: dict[str, Any] = {
+        "output": request.target,
+        "format": request.format,
+        "n_documents": corpus.stats.n_documents,
+        "n_bytes": corpus.stats.n_bytes,
+        "n_invalid_utf8": corpus.stats.n_invalid_utf8,
+        "n_tokens": n_tokens,
+        "n_ngrams": cache.n_ngrams,
+        "n_entries": cache.n_entries,
+        "file_bytes": file_bytes,
+        "load_ms": stages.seconds("load") * 1e3,
+        "tokenize_s": stages.seconds("tokenize"),
+        "count_s": stages.seconds("count"),
+        "write_s": stages.seconds("write"),
+        "total_s": (time.perf_counter_ns() - start_ns) / 1e9,
+    }
+    chosen = {
+        "model": request.model,
+        "ngram_min": request.ngram_min,
+        "ngram_max": request.ngram_max,
+        "field": request.field,
+        "escape": request.escape,
+        "threads": n_threads,
+    }
+    tail = closing_keys(chosen, describe_corpus(corpus), watch.seconds)
+    record = {"command": "lookup-create", **counts, **tail}
+    out.result(record, [_table(record)])
+
+
+def _refuse_input_as_target(target: str, corpus: Corpus) -> None:
+    """Refuse to write the cache over a text that it is made from."""
+    for source in corpus.sources:
+        both = os.path.exists(target) and os.path.exists(source.path)
+        if both and os.path.samefile(target, source.path):
+            raise UsageError(
+                f"-lcs {target} is one of the input files",
+                remedy="name another file for the cache",
+            )
+
+
+def _count(
+    request: Request,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    n_threads: int,
+    stages: Stages,
+    out: Output,
+) -> tuple[NgramCache, int]:
+    """Return the cache of the corpus and the number of tokens counted."""
+    from ..ngram.count import NgramCounter
+    from .inputs import show_read, token_pieces
+
+    orders = range(request.ngram_min, request.ngram_max + 1)
+    counter = NgramCounter(orders=orders, n_vocab=tokenizer.n_vocab)
+    pieces = token_pieces(corpus, tokenizer, n_threads)
+    with out.progress("counting", unit="bytes") as bar:
+        while True:
+            with stages.stage("tokenize"):
+                piece = next(pieces, None)
+            if piece is None:
+                break
+            with stages.stage("count"):
+                counter.add(*piece)
+            show_read(bar, corpus)
+        with stages.stage("count"):
+            cache = counter.finish(tokenizer.fingerprint)
+    return cache, counter.n_tokens
+
+
+def _table(record: dict[str, Any]) -> Table:
+    rows = [
+        ("documents", number(record["n_documents"])),
+        ("text", size(record["n_bytes"])),
+        ("tokens", number(record["n_tokens"])),
+        ("n-grams", number(record["n_ngrams"])),
+        ("entries", number(record["n_entries"])),
+        ("file size", size(record["file_bytes"])),
+        None,
+        ("load vocabulary", number(record["load_ms"], 0, " ms")),
+        ("read and tokenize", number(record["tokenize_s"], 2, " s")),
+        ("count", number(record["count_s"], 2, " s")),
+        ("write", number(record["write_s"], 2, " s")),
+        ("compile kernels", number(record["compile_s"], 2, " s")),
+        ("in all", number(record["total_s"], 2, " s")),
+        ("peak memory", size(record["peak_rss_bytes"])),
+    ]
+    return Table(f"{record['output']} ({record['format']})", (), rows)

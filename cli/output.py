@@ -1,0 +1,296 @@
+"""Where everything that is printed goes out: data on stdout, the rest on stderr.
+
+A result is one flat record and the tables that show it to people; --json prints the record as
+one object, --csv as a header and a row. The only module that prints.
+
+Schema history: 1 = first release.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table as RichTable
+
+SCHEMA = 1
+# Tables in a pipe or a file are as wide as their content: no name ends in an ellipsis.
+_PIPE_WIDTH = 10_000
+# Tables stand side by side up to this width.
+_LINE = 100
+_GAP = 4
+
+Mode = Literal["table", "json", "csv"]
+Cell = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A small table; the first column is text, the others are numbers or short text.
+
+    Parameters
+    ----------
+    title : shown above.
+    columns : headings; empty for a plain list of names and values.
+    rows : cells, already formatted; a None row parts two groups.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str] | None]
+
+
+class Bar:
+    """A progress bar's handle; does nothing where no bar is shown."""
+
+    def __init__(self, progress: Progress | None, task: Any) -> None:
+        self._progress = progress
+        self._task = task
+
+    def update(self, done: int, total: int | None = None) -> None:
+        """Show how much is done, and of how much where that is known."""
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done, total=total)
+
+
+@dataclass
+class Output:
+    """The sink of one command.
+
+    Parameters
+    ----------
+    mode : what goes to stdout.
+    header : print the header of --csv.
+    quiet : no progress and no notes on stderr.
+    """
+
+    mode: Mode = "table"
+    header: bool = True
+    quiet: bool = False
+    _bar_console: Console | None = field(default=None, init=False)
+
+    @classmethod
+    def from_options(cls, *, json: bool, csv: bool, no_header: bool, quiet: bool) -> Output:
+        """Build the sink that the options ask for.
+
+        Raises
+        ------
+        UsageError : options that exclude each other.
+        """
+        if json and csv:
+            raise UsageError("--json and --csv exclude each other", remedy="give one of them")
+        if no_header and not csv:
+            raise UsageError("--no-header is for --csv", remedy="give --csv too, or neither")
+        mode: Mode = "json" if json else "csv" if csv else "table"
+        return cls(mode=mode, header=not no_header, quiet=quiet)
+
+    def note(self, text: str) -> None:
+        """Say something useful but not needed, on stderr."""
+        if not self.quiet:
+            self._stderr(text)
+
+    def warn(self, text: str) -> None:
+        """Say on stderr that the result is not quite what the user may think."""
+        self._stderr(f"warning: {text}")
+
+    def _stderr(self, text: str) -> None:
+        if self._bar_console is not None:
+            self._bar_console.print(one_line(text), markup=False, highlight=False)
+        else:
+            print(one_line(text), file=sys.stderr, flush=True)
+
+    @contextmanager
+    def progress(self, label: str, *, unit: Literal["bytes", "tokens"]) -> Iterator[Bar]:
+        """Show a bar with rate and time left while stderr is a terminal; else nothing."""
+        if self.quiet or not sys.stderr.isatty():
+            yield Bar(None, None)
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from .rate import Rate
+
+        console = Console(stderr=True)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            Rate(unit),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as progress:
+            self._bar_console = console
+            try:
+                yield Bar(progress, progress.add_task(label, total=None))
+            finally:
+                self._bar_console = None
+
+    def result(self, record: Mapping[str, Any], tables: Sequence[Table]) -> None:
+        """Print a command's result on stdout in the mode that was asked for."""
+        record = {"schema": SCHEMA, **_finite(record)}
+        if self.mode == "json":
+            print(json.dumps(record, allow_nan=False, indent=2))
+        elif self.mode == "csv":
+            print(_csv_text(record, header=self.header), end="")
+        else:
+            _print_tables(tables)
+
+
+def accept_any_text() -> None:
+    """Let any file name be printed: what the terminal cannot show is escaped, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version and end, when --version is given."""
+    if not wanted:
+        return
+    from importlib.metadata import version
+
+    import typer
+
+    print(f"draftsmith {version('draftsmith')}")
+    raise typer.Exit
+
+
+def error_line(text: str) -> None:
+    """Print the one line that ends a failed command, on stderr; a dead stderr is no matter."""
+    try:
+        print(one_line(text), file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+def one_line(text: str) -> str:
+    """Return text with control characters escaped: a file name may hold a line break."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def number(value: float | None, digits: int = 0, unit: str = "") -> str:
+    """Format a number with thousands separators; a dash for what is undefined."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    return f"{value:,.{digits}f}{unit}"
+
+
+def percent(part: float, whole: float) -> str:
+    """Format part of whole as a percentage; a dash where whole is 0."""
+    return number(100 * part / whole if whole else None, 1, "%")
+
+
+def size(n_bytes: float | None) -> str:
+    """Format a size in bytes with a unit that keeps it short (powers of 1000)."""
+    if n_bytes is None:
+        return "-"
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000 or unit == "GB":
+            break
+        n_bytes /= 1000
+    return number(n_bytes, 0 if unit == "B" else 1, f" {unit}")
+
+
+def _finite(value: Any) -> Any:
+    """Return value with null in the place of NaN and infinity, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _csv_text(record: Mapping[str, Any], *, header: bool) -> str:
+    """Return a record as CSV: nested keys joined by _, lists by ; (docs/lookup-stats.md)."""
+    flat = dict(_flatten(record))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if header:
+        writer.writerow(flat)
+    writer.writerow(flat.values())
+    return text.getvalue()
+
+
+def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flatten(item, f"{name}_{key}" if name else str(key))
+    elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+        for key in value[0]:
+            yield f"{name}_{key}", ";".join(_csv_cell(item[key]) for item in value)
+    elif isinstance(value, list):
+        yield name, ";".join(_csv_cell(item) for item in value)
+    else:
+        yield name, _csv_cell(value)
+
+
+def _csv_cell(value: Cell) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _print_tables(tables: Sequence[Table]) -> None:
+    """Print tables, side by side where two fit into a line of _LINE characters."""
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_PIPE_WIDTH)
+    line: list[RichTable] = []
+    lines = [line]
+    room = limit = min(console.width, _LINE)
+    for table in tables:
+        shown = _rich_table(table)
+        width = console.measure(shown).maximum + _GAP
+        if line and width > room:
+            line, room = [], limit
+            lines.append(line)
+        line.append(shown)
+        room -= width
+    for line in lines:
+        grid = RichTable.grid(padding=(0, _GAP, 0, 0))
+        grid.add_row(*line)
+        console.print(grid)
+        console.print()
+
+
+def _rich_table(table: Table) -> RichTable:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(
+        title=Text(table.title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD if table.columns else None,
+        show_header=bool(table.columns),
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1),
+    )
+    n_columns = max(len(row) for row in table.rows if row is not None)
+    for i, name in enumerate(table.columns or [""] * n_columns):
+        shown.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+    for row in table.rows:
+        if row is None:
+            shown.add_row()  # a rule would be louder than what it parts
+        else:
+            shown.add_row(*(Text(cell) for cell in row))
+    return shown

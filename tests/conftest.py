@@ -1,0 +1,78 @@
+"""Fixtures of the whole suite: the command line in-process, and the small real model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from draftsmith.cli.main import main
+from draftsmith.engine.errors import ModelUnknown
+from draftsmith.engine.models import resolve_model
+
+GOLDEN = Path(__file__).parent / "golden"
+# Settings of the person who runs the tests must not change what is tested.
+FOREIGN = ("LLAMA_ARG_", "DRAFTSMITH_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
+
+
+@dataclass(frozen=True)
+class Done:
+    """What one command line came to."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The JSON object on stdout, which has to be all of it."""
+        record = json.loads(self.stdout)
+        assert isinstance(record, dict)
+        return record
+
+    @property
+    def error(self) -> str:
+        """The error line, which has to be the last one, and the only one of its kind."""
+        lines = self.stderr.splitlines()
+        assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self.stderr
+        assert "Traceback" not in self.stderr
+        return lines[-1]
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(FOREIGN):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Run a command line in this process: cli("lookup-stats", "-m", ...) -> Done."""
+
+    def run(*args: str | Path) -> Done:
+        capsys.readouterr()
+        status = main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return Done(status, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The GGUF of SmolLM2-135M-Instruct in the cache folder; its absence is a failure."""
+    try:
+        return resolve_model("smollm2")
+    except ModelUnknown as error:
+        pytest.fail(str(error))
+
+
+@pytest.fixture
+def golden() -> Path:
+    """The folder of recorded texts and results."""
+    return GOLDEN

@@ -1,0 +1,104 @@
+"""Ctrl-C at any time: one line, status 130, and no file left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Done
+from draftsmith.engine.errors import ExitStatus
+
+LINE = "error: interrupted; no file is left half-written\n"
+
+# Says when the signal may come: before that it is Python that starts, not draftsmith.
+READY = (
+    "import sys; from draftsmith.cli.main import run; print('ready', flush=True); sys.exit(run())"
+)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.parametrize("delay_s", [0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5])
+def test_at_some_time(delay_s: float, smollm2: Path, golden: Path, tmp_path: Path) -> None:
+    """A traceback from an import, a lost signal, or a temporary file that stays."""
+    args = ["lookup-create", "-m", "smollm2", "-f", "-", "-lcs", "out.lcs", "--quiet"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", READY, *args],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        assert process.stdout.readline() == b"ready\n"
+        process.stdin.write((golden / "kjv_train.txt").read_bytes()[:60_000])
+        process.stdin.flush()  # and more is to come, for all that the command knows
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        stderr = process.stderr.read() if process.stderr is not None else b""
+        status = process.wait(timeout=60)
+    assert (status, stderr.decode()) == (ExitStatus.INTERRUPTED, LINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_while_writing(
+    cli: Callable[..., Done],
+    smollm2: Path,
+    golden: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worst moment: the file is written but not renamed."""
+
+    def fsync(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", fsync)
+    out = tmp_path / "out.lcs"
+    out.write_bytes(b"old")
+    done = cli("lookup-create", "-m", "smollm2", "-f", golden / "kjv_test.txt", "-lcs", out, "-q")
+    assert done == Done(ExitStatus.INTERRUPTED, "", LINE)
+    assert out.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+LOST_IN_A_CALLBACK = """
+import ctypes, os, signal, sys, time
+from draftsmith.cli import lookup_merge
+from draftsmith.cli.main import run
+
+def from_c():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)
+
+def merge(*_):
+    ctypes.CFUNCTYPE(None)(from_c)()
+    if sys.argv.pop() == "fail":
+        raise ValueError("what the callback should have stored is missing")
+    time.sleep(20)
+
+lookup_merge.merge = merge
+sys.exit(run())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+@pytest.mark.parametrize("then", ["sleep", "fail"])
+def test_in_a_callback_from_c(then: str) -> None:
+    """LLVM's callbacks drop exceptions: Ctrl-C lost while a kernel is compiled or loaded, or
+    reported as the internal error that follows from it.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", LOST_IN_A_CALLBACK, "lookup-merge", "a", "b", then],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=15,
+    )
+    assert (done.returncode, done.stderr) == (ExitStatus.INTERRUPTED, LINE)

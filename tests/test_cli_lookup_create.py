@@ -1,0 +1,262 @@
+"""``draftsmith lookup-create``: what it prints and writes, and each input that it refuses."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import gzip
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Done
+from draftsmith.engine.errors import ExitStatus
+from draftsmith.ngram.cache_file import open_cache
+
+Cli = Callable[..., Done]
+
+TEXT = "the cat sat on the mat, the cat sat on the hat\n"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def create(cli: Cli, smollm2: Path, tmp_path: Path) -> Cli:
+    """Create tmp_path/out.lcs from some files; more options may follow."""
+
+    def run(*args: str | Path) -> Done:
+        return cli("lookup-create", "-m", "smollm2", "-lcs", tmp_path / "out.lcs", *args)
+
+    return run
+
+
+def left_over(folder: Path) -> list[str]:
+    """Names of temporary files, and of the output if there is one."""
+    return [p.name for p in folder.iterdir() if p.name.startswith(".") or p.name == "out.lcs"]
+
+
+def refused(done: Done, status: ExitStatus, message: str, tmp_path: Path) -> None:
+    assert done.status == status, done.stderr
+    assert done.stdout == ""
+    assert message in done.error
+    assert left_over(tmp_path) == []
+
+
+def test_prints_a_table(create: Cli, text: Path) -> None:
+    """A row of the table that is missing."""
+    done = create("-f", text)
+    assert done.status == 0, done.stderr
+    for name in ("documents", "tokens", "n-grams", "entries", "file size", "peak memory"):
+        assert name in done.stdout
+    for stage in ("read and tokenize", "count", "write", "compile kernels"):
+        assert stage in done.stdout
+
+
+def test_json_is_one_flat_object(create: Cli, text: Path, tmp_path: Path) -> None:
+    """A key renamed, or figures that are not those of the file."""
+    record = create("-f", text, "--json", "--threads", "2").record
+    cache = open_cache(tmp_path / "out.lcs")
+    assert record["schema"] == 1
+    assert record["command"] == "lookup-create"
+    assert (record["n_documents"], record["n_bytes"]) == (1, len(TEXT) - 1)
+    assert (record["n_ngrams"], record["n_entries"]) == (cache.n_ngrams, cache.n_entries)
+    assert record["file_bytes"] == (tmp_path / "out.lcs").stat().st_size
+    assert record["inputs"] == [{"path": str(text), "bytes": len(TEXT)}]
+    assert record["options"]["escape"] is False
+    assert record["options"]["threads"] == 2
+    assert record["host"]["n_cores"] >= 1
+    for key in ("tokenize_s", "count_s", "write_s", "total_s", "compile_s", "peak_rss_bytes"):
+        assert record[key] >= 0
+    assert {key for key in record if isinstance(record[key], dict)} == {"options", "host"}
+    assert cache.orders == (2,)
+
+
+def test_csv_rows_append(create: Cli, text: Path) -> None:
+    """A row whose cells do not fit the header of another call."""
+    first = create("-f", text, "--csv").stdout
+    second = create("-f", text, "--csv", "--no-header", "--ngram-max", "4").stdout
+    rows = list(csv.DictReader(io.StringIO(first + second)))
+    assert [row["options_ngram_max"] for row in rows] == ["2", "4"]
+    assert all(row["inputs_path"] == str(text) and None not in row for row in rows)
+
+
+def test_several_files_after_one_flag(create: Cli, text: Path, tmp_path: Path) -> None:
+    """-f corpus/*.txt, expanded by a shell: the second file taken for something else."""
+    other = tmp_path / "other.txt"
+    other.write_text("more text of its own")
+    assert create("-f", text, other, "--json").record["n_documents"] == 2
+    assert create("-f", text, "-f", other, "--json").record["n_documents"] == 2
+    assert create("-f", tmp_path, "--quiet", "--json").record["n_documents"] == 2
+
+
+def test_documents_are_apart(create: Cli, text: Path, tmp_path: Path) -> None:
+    """An n-gram that spans two files: the sum of two caches would differ from the whole."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(TEXT)
+    assert create("-f", tmp_path / "a", tmp_path / "b").status == 0
+    twice = open_cache(tmp_path / "out.lcs")
+    assert create("-f", text).status == 0
+    once = open_cache(tmp_path / "out.lcs")
+    assert twice.n_entries == once.n_entries
+
+
+def test_mixed_kinds(create: Cli, text: Path, tmp_path: Path) -> None:
+    """Token ids between texts that shift the numbers of the documents behind them."""
+    np.save(tmp_path / "ids.npy", np.arange(9, dtype=np.int32))
+    with gzip.open(tmp_path / "more.txt.gz", "wt") as file:
+        file.write(TEXT)
+    ids = tmp_path / "ids.npy"
+    record = create("-f", text, ids, tmp_path / "more.txt.gz", ids, "--json").record
+    assert record["n_documents"] == 4
+    alone = create("-f", text, "--json").record
+    assert record["n_tokens"] == 2 * alone["n_tokens"] + 18
+
+
+def test_stdin(create: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """- taken for a file name."""
+    stdin = io.TextIOWrapper(io.BytesIO(TEXT.encode()))
+    monkeypatch.setattr("sys.stdin", stdin)
+    record = create("-f", "-", "--json").record
+    assert record["n_documents"] == 1
+    assert record["inputs"] == [{"path": "-", "bytes": None}]
+
+
+def test_json_lines(create: Cli, tmp_path: Path) -> None:
+    """--field that does not reach the corpus."""
+    (tmp_path / "x.jsonl").write_text('{"t": "one two"}\n{"t": "three four"}\n')
+    assert create("-f", tmp_path / "x.jsonl", "--field", "t", "--json").record["n_documents"] == 2
+
+
+def test_escape_is_off(create: Cli, tmp_path: Path) -> None:
+    r"""A source text silently altered: \n in it turned into a line break."""
+    (tmp_path / "x.txt").write_text(r"a\nb")
+    assert create("-f", tmp_path / "x.txt", "--json").record["n_bytes"] == 4
+    assert create("-f", tmp_path / "x.txt", "--json", "--escape").record["n_bytes"] == 3
+
+
+def test_invalid_utf8_is_counted_and_warned_of(create: Cli, tmp_path: Path) -> None:
+    """Bytes replaced without a word."""
+    (tmp_path / "x.txt").write_bytes(b"caf\xe9 and more caf\xe9 \n")
+    done = create("-f", tmp_path / "x.txt", "--json", "--quiet")
+    assert done.status == 0
+    assert done.record["n_invalid_utf8"] == 2
+    assert done.stderr.startswith("warning: 2 invalid UTF-8 sequences replaced by U+FFFD, in ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_missing_file(create: Cli, tmp_path: Path) -> None:
+    """A traceback, or a cache of the files that are there."""
+    done = create("-f", tmp_path / "nope.txt")
+    refused(done, ExitStatus.INPUT_UNREADABLE, "nope.txt", tmp_path)
+
+
+def test_unreadable_file(create: Cli, tmp_path: Path) -> None:
+    """A damaged compressed file, reported as an internal error."""
+    (tmp_path / "x.gz").write_bytes(gzip.compress(TEXT.encode() * 50)[:40])
+    done = create("-f", tmp_path / "x.gz")
+    refused(done, ExitStatus.INPUT_UNREADABLE, "x.gz", tmp_path)
+
+
+def test_folder_without_text(create: Cli, tmp_path: Path) -> None:
+    """An empty cache from a mistyped folder."""
+    (tmp_path / "empty").mkdir()
+    refused(create("-f", tmp_path / "empty"), ExitStatus.INPUT_NO_TEXT, "empty", tmp_path)
+
+
+def test_empty_file(create: Cli, tmp_path: Path) -> None:
+    """An empty cache from an empty file."""
+    (tmp_path / "x.txt").write_bytes(b"")
+    refused(create("-f", tmp_path / "x.txt"), ExitStatus.INPUT_EMPTY, "no text", tmp_path)
+
+
+def test_ids_outside_the_vocabulary(create: Cli, tmp_path: Path) -> None:
+    """Ids of another model counted, or an array index out of bounds."""
+    np.save(tmp_path / "x.npy", np.array([1, 2, 49152], np.int32))
+    done = create("-f", tmp_path / "x.npy")
+    refused(done, ExitStatus.INPUT_MALFORMED, "49152", tmp_path)
+
+
+def test_output_folder_missing(cli: Cli, smollm2: Path, text: Path, tmp_path: Path) -> None:
+    """Found out only after the long work."""
+    target = tmp_path / "no" / "out.lcs"
+    done = cli("lookup-create", "-m", "smollm2", "-f", text, "-lcs", target)
+    refused(done, ExitStatus.OUTPUT_NO_FOLDER, str(tmp_path / "no"), tmp_path)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that root cannot write")
+def test_output_folder_not_writable(cli: Cli, smollm2: Path, text: Path, tmp_path: Path) -> None:
+    """A traceback of PermissionError."""
+    done = cli("lookup-create", "-m", "smollm2", "-f", text, "-lcs", "/proc/self/out.lcs")
+    refused(done, ExitStatus.OUTPUT_NOT_WRITABLE, "/proc/self/out.lcs", tmp_path)
+
+
+def test_output_is_a_folder(cli: Cli, smollm2: Path, text: Path, tmp_path: Path) -> None:
+    """A rename over a folder, at the very end."""
+    done = cli("lookup-create", "-m", "smollm2", "-f", text, "-lcs", tmp_path)
+    refused(done, ExitStatus.OUTPUT_NOT_WRITABLE, "is a folder", tmp_path)
+
+
+def test_output_is_an_input(cli: Cli, smollm2: Path, text: Path) -> None:
+    """-lcs and -f mixed up: the text overwritten by its cache."""
+    done = cli("lookup-create", "-m", "smollm2", "-f", text, "-lcs", text)
+    assert done.status == ExitStatus.USAGE
+    assert "is one of the input files" in done.error
+    assert text.read_text() == TEXT
+
+
+def test_disk_full(
+    create: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a file left on a full disk, or the old one gone."""
+    (tmp_path / "out.lcs").write_bytes(b"old")
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.fsync", fsync)
+    done = create("-f", text)
+    assert done.status == ExitStatus.DISK_FULL
+    assert "out.lcs" in done.error
+    assert left_over(tmp_path) == ["out.lcs"]
+    assert (tmp_path / "out.lcs").read_bytes() == b"old"
+
+
+def test_known_model_not_fetched(
+    cli: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """-m smollm2 before scripts/fetch_model ran: the remedy is missing."""
+    monkeypatch.setenv("DRAFTSMITH_CACHE", str(tmp_path / "cache"))
+    done = cli("lookup-create", "-m", "smollm2", "-f", text, "-lcs", tmp_path / "out.lcs")
+    refused(done, ExitStatus.MODEL_UNKNOWN, "run scripts/fetch_model", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "message"),
+    [
+        ("smollm3", ExitStatus.MODEL_UNKNOWN, "one of: smollm2"),
+        ("nope/model.gguf", ExitStatus.INPUT_UNREADABLE, "nope/model.gguf"),
+        (".", ExitStatus.INPUT_UNREADABLE, "is a folder"),
+    ],
+)
+def test_model_not_found(
+    cli: Cli, text: Path, tmp_path: Path, name: str, status: ExitStatus, message: str
+) -> None:
+    """A mistyped model, with no word of what there is."""
+    done = cli("lookup-create", "-m", name, "-f", text, "-lcs", tmp_path / "out.lcs")
+    refused(done, status, message, tmp_path)
+
+
+def test_model_from_the_environment(
+    cli: Cli, smollm2: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LLAMA_ARG_MODEL, which llama.cpp's tools take, without effect."""
+    monkeypatch.setenv("LLAMA_ARG_MODEL", str(smollm2))
+    assert cli("lookup-create", "-f", text, "-lcs", tmp_path / "out.lcs").status == 0

@@ -1,0 +1,159 @@
+"""The rules of who may import whom, read from the source: a rule that a test checks is a rule
+that nobody has to remember.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("cli", "engine", "ngram", "mtp", "prefill")
+MODULES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+SCRIPTS = sorted(
+    path
+    for path in (ROOT / "scripts").iterdir()
+    if path.is_file() and (path.suffix == ".py" or "python" in path.read_text().split("\n")[0])
+)
+
+MAY_IMPORT = {
+    "cli": {"cli", "engine", "ngram", "mtp", "prefill"},
+    "engine": {"engine"},
+    "ngram": {"ngram", "engine"},
+    "mtp": {"mtp", "engine"},
+    "prefill": {"prefill", "engine"},
+}
+ONLY_IN = {
+    "typer": "cli/",
+    "rich": "cli/",
+    "gguf": "engine/gguf_file.py",
+    "psutil": "engine/host.py",
+}
+# Apart from *_kernels.py: engine/jit.py listens to Numba's compiler.
+NUMBA_TOO = {"engine/jit.py"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(tree: ast.AST, path: Path, *, nested: bool = True) -> Iterator[str]:
+    """Yield the absolute dotted name of everything a module imports, for types only or not."""
+    nodes = ast.walk(tree) if nested else outer_nodes(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = ["draftsmith", *path.relative_to(ROOT).parent.parts]
+                prefix = ".".join(parts[: len(parts) - node.level + 1])
+                base = f"{prefix}.{base}".rstrip(".")
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def outer_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk what runs at import: no function bodies, no TYPE_CHECKING blocks."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from outer_nodes(node)
+
+
+def tops(names: Iterator[str]) -> set[str]:
+    return {name.partition(".")[0] for name in names}
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def test_finds_the_modules() -> None:
+    """Would pass with nothing checked, were the folders renamed."""
+    assert len(MODULES) > 15
+    assert {"cli/main.py", "engine/errors.py", "ngram/cache.py"} <= {name_of(p) for p in MODULES}
+    assert {"scripts/fetch_model", "scripts/demo_table.py"} <= {name_of(p) for p in SCRIPTS}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    """A lower layer that reaches up to a higher one, or ngram, mtp and prefill from each other."""
+    folder = path.relative_to(ROOT).parts[0]
+    for name in imports(parse(path), path):
+        parts = name.split(".")
+        if parts[0] == "draftsmith" and len(parts) > 1:
+            assert parts[1] in MAY_IMPORT[folder], name
+        assert parts[0] not in {*FOLDERS, "scripts", "tests"} - {folder}, name
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_libraries_stay_in_their_place(path: Path) -> None:
+    """A second place that knows typer, rich, gguf, psutil or numba."""
+    found = tops(imports(parse(path), path))
+    for library, place in ONLY_IN.items():
+        assert library not in found or name_of(path).startswith(place), library
+    if not path.name.endswith("_kernels.py") and name_of(path) not in NUMBA_TOO:
+        assert "numba" not in found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_prints_only_in_output(path: Path) -> None:
+    """A print in the library, which would mix with --json."""
+    if name_of(path) == "cli/output.py":
+        return
+    for node in ast.walk(parse(path)):
+        assert not (isinstance(node, ast.Name) and node.id == "print"), node.lineno
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if path.name.endswith("_kernels.py")], ids=name_of
+)
+def test_kernels_stand_alone(path: Path) -> None:
+    """A kernel that calls into another file: Numba's cache does not see edits there."""
+    assert tops(imports(parse(path), path)) <= {"numpy", "numba", *sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if path.parent.name == "cli"], ids=name_of
+)
+def test_commands_import_the_library_late(path: Path) -> None:
+    """A library import at the top of a command module, which --help would pay for."""
+    if name_of(path) in {"cli/replay_report.py", "cli/rate.py"}:  # imported late themselves
+        return
+    allowed = {"draftsmith.engine.errors", "draftsmith.cli"}
+    for name in imports(parse(path), path, nested=False):
+        if name.startswith(("draftsmith.", "numpy", "numba", "rich")):
+            assert name.startswith(tuple(allowed)), name
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=name_of)
+def test_scripts_run_the_command_line_as_a_process(path: Path) -> None:
+    """A script that imports cli, and so depends on how it is built."""
+    assert not any(name.startswith("draftsmith.cli") for name in imports(parse(path), path))
+
+
+@pytest.mark.parametrize("path", [p for f in FOLDERS for p in [ROOT / f / "__init__.py"]])
+def test_packages_import_nothing_heavy(path: Path) -> None:
+    """An __init__ that makes every import of the package slow."""
+    assert tops(imports(parse(path), path, nested=False)) <= {"__future__", "draftsmith"}
+
+
+def test_type_checker_knows_the_kernels() -> None:
+    """A new kernel module that mypy, which cannot see through Numba, complains about."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (left_out,) = [
+        override["module"]
+        for override in settings["tool"]["mypy"]["overrides"]
+        if override.get("ignore_errors")
+    ]
+    names = [name_of(path).removesuffix(".py").replace("/", ".") for path in MODULES]
+    assert left_out == [f"draftsmith.{name}" for name in names if name.endswith("_kernels")]
