@@ -49,7 +49,7 @@ def pack_entries(tokens, entry_start, entry_token, width, bits, keys):
                 keys[word, entry] = packed
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def _unpack(keys, at, j, bits):
     """Token j of the packed entry ``at``."""
     per_word = 64 // bits

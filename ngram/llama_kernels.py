@@ -11,7 +11,7 @@ from numba import njit
 OK, TRUNCATED, BAD_SIZE, BAD_COUNT, BAD_NGRAM = range(5)
 
 
-@njit(cache=True, nogil=True)
+@njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def _order_of(words, at):
     """Size of the n-gram at ``at``: how many ids stand before the unused ones; 0 if malformed."""
     order = 0
