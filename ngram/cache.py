@@ -7,7 +7,7 @@ tokens that followed it, ascending by id, with their counts.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ ORDER_MAX = 4
 Format = Literal["native", "llama.cpp"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OrderTable:
     """The n-grams of one size.
 
@@ -58,7 +58,7 @@ class OrderTable:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NgramCache:
     """N-grams of one or more sizes over one vocabulary.
 
@@ -73,7 +73,7 @@ class NgramCache:
     tables: dict[int, OrderTable]
     n_vocab: int = 0
     fingerprint: bytes = b""
-    format: Format = field(default="native", compare=False)
+    format: Format = "native"
 
     @property
     def orders(self) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ class KeyLayout:
         return -(-self.width // self.per_word)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """Distinct packed entries, ascending, with their counts.
 
@@ -185,7 +185,7 @@ def _common_vocabulary(caches: Sequence[NgramCache]) -> tuple[int, bytes]:
 
 
 def merge_caches(caches: Sequence[NgramCache]) -> NgramCache:
-    """One cache with the sums of all counts.
+    """One cache with the sums of all counts of one or more.
 
     Raises
     ------
