@@ -6,56 +6,23 @@ tokens that followed it, ascending by id, with their counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from ..engine.errors import (
-    CacheBadCount,
     CacheBadToken,
-    CacheDamaged,
     CacheOtherVocabulary,
 )
 from .count_kernels import check_table, merge_runs, pack_entries, row_starts, unpack_rows
+from .packed import PackedTable
+from .table import OrderTable, refuse
 
 COUNT_MAX = 2**31 - 1
 ORDER_MAX = 4
 Format = Literal["native", "llama.cpp"]
-
-
-@dataclass(frozen=True, eq=False)
-class OrderTable:
-    """The n-grams of one size.
-
-    Attributes
-    ----------
-    tokens : int32 [n_ngrams * order], rows strictly ascending, lexicographic
-    entry_start : int64 [n_ngrams + 1], strictly ascending: no n-gram without a follower
-    entry_token : int32 [n_entries], strictly ascending within an n-gram
-    entry_count : uint32 [n_entries], 1 to 2**31 - 1 (saturated)
-    """
-
-    tokens: np.ndarray
-    entry_start: np.ndarray
-    entry_token: np.ndarray
-    entry_count: np.ndarray
-
-    @property
-    def n_ngrams(self) -> int:
-        return self.entry_start.size - 1
-
-    @property
-    def n_entries(self) -> int:
-        return self.entry_token.size
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(
-            array.nbytes
-            for array in (self.tokens, self.entry_start, self.entry_token, self.entry_count)
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +31,13 @@ class NgramCache:
 
     Attributes
     ----------
-    tables : order (1 to 4) -> OrderTable, ascending by order
+    tables : order (1 to 4) -> OrderTable, or PackedTable from a native file; ascending by order
     n_vocab : ids are below it; 0 when unknown (llama.cpp's files do not say)
     fingerprint : 32 bytes, SHA-256 of the vocabulary; empty when unknown
     format : the file format that it was read from
     """
 
-    tables: dict[int, OrderTable]
+    tables: Mapping[int, OrderTable | PackedTable]
     n_vocab: int = 0
     fingerprint: bytes = b""
     format: Format = "native"
@@ -152,7 +119,7 @@ def table_of_run(run: Run, layout: KeyLayout) -> OrderTable:
     return OrderTable(tokens, entry_start, entry_token, run.counts)
 
 
-def run_of_table(table: OrderTable, layout: KeyLayout) -> Run:
+def run_of_table(table: OrderTable | PackedTable, layout: KeyLayout) -> Run:
     """Pack a cache's flat arrays again."""
     keys = np.empty((layout.n_words, table.n_entries), np.uint64)
     pack_entries(
@@ -207,9 +174,7 @@ def merge_caches(caches: Sequence[NgramCache]) -> NgramCache:
 
 
 def check_cache(cache: NgramCache, what: str) -> None:
-    """Check every invariant of the arrays.
-
-    ``what`` names the file in messages.
+    """Check every invariant of the arrays; ``what`` names the file in messages.
 
     Raises
     ------
@@ -217,22 +182,10 @@ def check_cache(cache: NgramCache, what: str) -> None:
     """
     n_ids = cache.n_vocab or COUNT_MAX + 1
     for order, table in cache.tables.items():
+        if isinstance(table, PackedTable):
+            table.verify()
+            continue
         status, at = check_table(
             table.tokens, order, table.entry_start, table.entry_token, table.entry_count, n_ids
         )
-        if status == 1:
-            raise CacheBadCount(
-                f"{what}: {order}-gram {at} holds a count of {np.int32(table.entry_count[at])}, "
-                "but counts are 1 or more",
-                remedy="the file is damaged: create it again",
-            )
-        if status == 2:
-            raise CacheBadToken(
-                f"{what}: a {order}-gram holds token {at}, outside the vocabulary of {n_ids}",
-                remedy="name the model that the cache was made with, or create it again",
-            )
-        if status == 3:
-            raise CacheDamaged(
-                f"{what}: the {order}-grams are not in order at row {at}",
-                remedy="the file is damaged: create it again",
-            )
+        refuse(status, at, order, n_ids, what)

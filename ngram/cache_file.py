@@ -2,7 +2,7 @@
 
 Layout, little-endian: a header (magic, version, byte-order mark, sizes, vocabulary, checksums), a
 table of arrays, then the arrays, each at a multiple of 64 bytes. docs/cache-file.md draws it.
-Every byte is under a CRC-32, so a flipped bit anywhere is found; after the checksums all
+Every byte is under a checksum, so a flipped bit anywhere is found; after the checksums all
 invariants are checked too, for a hostile file can carry true checksums.
 """
 
@@ -25,8 +25,18 @@ from ..engine.errors import (
     CacheTruncated,
     InputUnreadable,
 )
-from .cache import COUNT_MAX, ORDER_MAX, Format, NgramCache, OrderTable, check_cache
+from .cache import COUNT_MAX, ORDER_MAX, Format, NgramCache, check_cache
 from .llama_format import llama_parts, read_llama
+from .packed import (
+    BIGRAM_COLUMNS,
+    COLUMNS,
+    SHIFT_MAX,
+    PackedTable,
+    n_slots,
+    pack,
+    token_dtype,
+)
+from .packed_kernels import checksum
 
 MAGIC = b"\x89DSNG\r\n\x00"  # a text-mode copy or a 7-bit channel would break it visibly
 VERSION = 1
@@ -35,51 +45,57 @@ _ALIGN = 64
 # magic, version, byte order, arrays, CRC of the table, file bytes, n_vocab, fingerprint, CRC of the
 # header up to here
 _HEADER = struct.Struct("<8sIIIIQQ32sI")
-# name, dtype, CRC up to the next array, offset, items
-_ENTRY = struct.Struct("<24s4sIQQ")
+# name, dtype, checksum up to the next array, offset, items
+_ENTRY = struct.Struct("<24s8sQQQ")
 _NO_FINGERPRINT = bytes(32)
-_COLUMNS = (("tokens", "<i4"), ("start", "<i8"), ("next", "<i4"), ("count", "<u4"))
-_KINDS = {f"{n}.{name}": kind for n in range(1, ORDER_MAX + 1) for name, kind in _COLUMNS}
 _AGAIN = "create it again with lookup-create"
+_TOKEN_KINDS = ("<u2", "<u4")
+# Each name a file may hold, and the dtypes it may have.
+_KINDS = {
+    f"{order}.{name}": _TOKEN_KINDS if kind == "token" else (kind,)
+    for order in range(1, ORDER_MAX + 1)
+    for name, kind in (COLUMNS | (BIGRAM_COLUMNS if order == 2 else {})).items()
+}
 
 
 def _padded(n: int) -> int:
     return -(-n // _ALIGN) * _ALIGN
 
 
-def _named_arrays(cache: NgramCache) -> list[tuple[str, str, np.ndarray]]:
-    return [
-        (f"{order}.{name}", dtype, array)
-        for order, table in cache.tables.items()
-        for (name, dtype), array in zip(
-            _COLUMNS,
-            (table.tokens, table.entry_start, table.entry_token, table.entry_count),
-            strict=True,
-        )
-    ]
+def _columns(order: int) -> dict[str, str]:
+    return COLUMNS | BIGRAM_COLUMNS if order == 2 else COLUMNS
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    """The array as uint8, with the zeros that fill its last 64 bytes."""
+    padded = np.zeros(_padded(array.nbytes), np.uint8)
+    padded[: array.nbytes] = np.ascontiguousarray(array).view(np.uint8)
+    return padded
 
 
 def _native_parts(cache: NgramCache) -> Iterator[bytes | memoryview]:
     """The file's content, piece by piece."""
-    arrays = [(n, d, np.ascontiguousarray(a, d)) for n, d, a in _named_arrays(cache)]
-    offset = _padded(_HEADER.size + _ENTRY.size * len(arrays))
-    head_bytes = offset
+    n_ids = cache.n_vocab or max(1, cache.max_token() + 1)
+    named = [
+        (f"{order}.{name}", table.arrays[name])
+        for order, table in ((o, pack(t, o, n_ids)) for o, t in cache.tables.items())
+        for name in _columns(order)
+    ]
+    offset = head_bytes = _padded(_HEADER.size + _ENTRY.size * len(named))
     rows = []
-    for name, dtype, array in arrays:
-        padding = bytes(_padded(array.nbytes) - array.nbytes)
-        crc = zlib.crc32(padding, zlib.crc32(memoryview(array).cast("B") if array.size else b""))
-        rows.append(_ENTRY.pack(name.encode(), dtype.encode(), crc, offset, array.size))
+    for name, array in named:
+        total = int(checksum(_bytes_of(array).view(np.uint64)))
+        kind = array.dtype.str.encode()
+        rows.append(_ENTRY.pack(name.encode(), kind, total, offset, array.size))
         offset += _padded(array.nbytes)
     table = b"".join(rows)
     table += bytes(head_bytes - _HEADER.size - len(table))
     fingerprint = cache.fingerprint or _NO_FINGERPRINT
-    fields = (MAGIC, VERSION, _BYTE_ORDER, len(arrays), zlib.crc32(table), offset, cache.n_vocab)
+    fields = (MAGIC, VERSION, _BYTE_ORDER, len(named), zlib.crc32(table), offset, cache.n_vocab)
     head = _HEADER.pack(*fields, fingerprint, 0)[:-4]
     yield head + struct.pack("<I", zlib.crc32(head)) + table
-    for _, _, array in arrays:
-        if array.size:
-            yield memoryview(array).cast("B")
-            yield bytes(_padded(array.nbytes) - array.nbytes)
+    for _, array in named:
+        yield _bytes_of(array).data
 
 
 def write_cache(path: str | Path, cache: NgramCache, *, format: Format = "native") -> int:
@@ -143,7 +159,7 @@ def _read_header(data: np.ndarray, what: str) -> tuple[int, int, bytes]:
     table_stop = _padded(_HEADER.size + _ENTRY.size * n_arrays)
     if not _sensible(n_vocab, fingerprint):
         raise CacheDamaged(f"{what}: a vocabulary of {n_vocab} tokens can't be", remedy=_AGAIN)
-    if n_bytes != data.size or table_stop > data.size or n_arrays > ORDER_MAX * len(_COLUMNS):
+    if n_bytes != data.size or table_stop > data.size or n_arrays > ORDER_MAX * len(_columns(2)):
         raise CacheDamaged(f"{what}: the header's sizes contradict the file's", remedy=_AGAIN)
     if zlib.crc32(data[_HEADER.size : table_stop]) != table_crc:
         raise CacheDamaged(f"{what}: the array table's checksum is wrong", remedy=_AGAIN)
@@ -156,16 +172,19 @@ def _read_arrays(data: np.ndarray, n_arrays: int, what: str) -> dict[str, np.nda
     expected = _padded(_HEADER.size + _ENTRY.size * n_arrays)
     for i in range(n_arrays):
         at = _HEADER.size + i * _ENTRY.size
-        raw, dtype, crc, offset, n_items = _ENTRY.unpack(data[at : at + _ENTRY.size].tobytes())
+        raw, dtype, total, offset, n_items = _ENTRY.unpack(data[at : at + _ENTRY.size].tobytes())
         name = raw.rstrip(b"\0").decode("ascii", "replace")
-        kind = _KINDS.get(name)
-        if kind is None or dtype.rstrip(b"\0") != kind.encode() or name in arrays:
-            raise CacheDamaged(f"{what}: unknown array {name!r}", remedy=_AGAIN)
+        kind = dtype.rstrip(b"\0").decode("ascii", "replace")
+        if kind not in _KINDS.get(name, ()) or name in arrays:
+            raise CacheDamaged(f"{what}: unknown array {name!r} of {kind!r}", remedy=_AGAIN)
         n_bytes = n_items * np.dtype(kind).itemsize
         stop = offset + _padded(n_bytes)
         if offset != expected or stop > data.size:
             raise CacheDamaged(f"{what}: array {name} lies outside the file", remedy=_AGAIN)
-        if zlib.crc32(data[offset:stop]) != crc:
+        if (
+            int(checksum(np.ndarray(((stop - offset) // 8,), "<u8", data[offset:stop].data)))
+            != total
+        ):
             raise CacheDamaged(f"{what}: the checksum of array {name} is wrong", remedy=_AGAIN)
         arrays[name] = np.ndarray((n_items,), kind, data[offset : offset + n_bytes].data)
         expected = stop
@@ -174,18 +193,44 @@ def _read_arrays(data: np.ndarray, n_arrays: int, what: str) -> dict[str, np.nda
     return arrays
 
 
-def _tables(arrays: dict[str, np.ndarray], what: str) -> dict[int, OrderTable]:
+def _sizes_agree(table: PackedTable) -> bool:
+    """Whether the arrays of a table have the sizes that its shape says."""
+    n_ngrams, n_entries, shift = table.n_ngrams, table.n_entries, table.shift
+    sizes = {
+        "shape": 3,
+        "first": table.n_ids + 1,
+        "rest": n_ngrams * (table.order - 1),
+        "base": (n_ngrams >> shift) + 1,
+        "offset": n_ngrams + 1,
+        "next": n_entries,
+        "count": n_entries,
+        "many_entry": table.arrays["many_count"].size,
+    }
+    if table.order == 2:
+        sizes |= {"verdict": n_ngrams, "slots": n_slots(n_ngrams)}
+    kind = np.dtype(token_dtype(table.n_ids))
+    return all(table.arrays[name].size == size for name, size in sizes.items()) and all(
+        table.arrays[name].dtype == kind
+        for name, column in _columns(table.order).items()
+        if column == "token"
+    )
+
+
+def _tables(arrays: dict[str, np.ndarray], n_vocab: int, what: str) -> dict[int, PackedTable]:
     tables = {}
     for order in range(1, ORDER_MAX + 1):
-        names = [f"{order}.{name}" for name, _ in _COLUMNS]
-        if names[0] not in arrays:
+        names = {name: f"{order}.{name}" for name in _columns(order)}
+        if names["shape"] not in arrays:
             continue
-        if not all(name in arrays for name in names) or not arrays[names[1]].size:
+        if not all(name in arrays for name in names.values()):
             raise CacheDamaged(f"{what}: the {order}-grams lack an array", remedy=_AGAIN)
-        tokens, start, entry_token, entry_count = (arrays.pop(name) for name in names)
-        if tokens.size != (start.size - 1) * order or entry_token.size != entry_count.size:
+        mine = {short: arrays.pop(name) for short, name in names.items()}
+        n_ids = n_vocab or mine["first"].size - 1
+        if mine["shape"].size != 3 or mine["shape"][2] > SHIFT_MAX or n_ids < 1:
+            raise CacheDamaged(f"{what}: the {order}-grams' shape can't be", remedy=_AGAIN)
+        tables[order] = PackedTable(order, n_ids, mine, what)
+        if not _sizes_agree(tables[order]):
             raise CacheDamaged(f"{what}: the {order}-grams' arrays differ in size", remedy=_AGAIN)
-        tables[order] = OrderTable(tokens, start, entry_token, entry_count)
     if arrays:
         raise CacheDamaged(f"{what}: array {min(arrays)} has no n-grams", remedy=_AGAIN)
     return tables
@@ -209,11 +254,17 @@ def _check_vocabulary(
 
 
 def open_cache(
-    path: str | Path, *, n_vocab: int | None = None, fingerprint: bytes | None = None
+    path: str | Path,
+    *,
+    n_vocab: int | None = None,
+    fingerprint: bytes | None = None,
+    verify: bool = False,
 ) -> NgramCache:
     """Open a native cache (a memory map) or llama.cpp's (read into memory), told by the magic.
 
-    With ``n_vocab`` and ``fingerprint`` (the model's) a cache of another vocabulary is refused.
+    With ``n_vocab`` and ``fingerprint`` (the model's) a cache of another vocabulary is refused. All
+    checksums are compared. Of a native file, ids, counts and ``first`` are checked too, which makes
+    drafting from it safe; every invariant is with ``verify``, or when a table is unpacked.
 
     Raises
     ------
@@ -238,7 +289,11 @@ def open_cache(
     else:
         n_arrays, file_vocab, file_fingerprint = _read_header(data, what)
         arrays = _read_arrays(data, n_arrays, what)
-        cache = NgramCache(_tables(arrays, what), file_vocab, file_fingerprint)
+        cache = NgramCache(_tables(arrays, file_vocab, what), file_vocab, file_fingerprint)
     cache = _check_vocabulary(cache, what, n_vocab, fingerprint)
-    check_cache(cache, what)
+    for table in cache.tables.values():
+        if isinstance(table, PackedTable) and not verify:
+            table.glance()
+    if verify or cache.format == "llama.cpp":
+        check_cache(cache, what)
     return cache

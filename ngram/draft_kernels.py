@@ -35,13 +35,11 @@ Context = namedtuple("Context", "followers nodes unigram")
 # hint:   uint64 [power of 2]     a bit for each n-gram that ever met the strict thresholds
 Dynamic = namedtuple("Dynamic", "followers slots hint")
 
-# verdict:     uint64 [power of 2]  bigram and the token that the rule drafts, see _bigram_key
-# first_row:   int64 [n_vocab + 1]  rows of bigrams that begin with a token
-# pairs:       int32 [n_rows * 2]   the bigrams, ascending
-# entry_start: int64 [n_rows + 1]   followers of a row
-# entry_token: int32 [n_entries]    ascending within a row
-# entry_count: uint32 [n_entries]
-Bigrams = namedtuple("Bigrams", "verdict first_row pairs entry_start entry_token entry_count")
+# The static cache in its packed form, see packed.py. params: int64 [4], bits of a row in a word of
+# slots, rows a block of base (as a shift), the id that says "none" in verdict, rows.
+Bigrams = namedtuple(
+    "Bigrams", "slots first rest verdict base offset next count many_entry many_count params"
+)
 
 # What a replay counts; see replay.py for the meaning. All int64.
 # total:    [7]  rounds, cut rounds, drafted, accepted, replayed, draft ns, merge ns
@@ -56,7 +54,8 @@ _COUNT_MAX = 2**31 - 1  # llama.cpp's int32; counts stay there instead of wrappi
 _HASH = _U(0x9E3779B97F4A7C15)
 _SUM_CAP = 1 << 40  # above it 100 * count can't reach any percentage: counts end at 2**31 - 1
 _PRODUCT_CAP = 1 << 50  # above it a boosted candidate beats every count, and 100 * it still fits
-_EMPTY = _U(0xFFFFFFFFFFFFFFFF)
+_NOWHERE = _U(0xFFFFFFFFFFFFFFFF)
+_MANY = 255  # a count that lies in many_count
 
 # A record, in nodes at once and in slots behind the four tokens.
 _BEST = _U(0)  # the most frequent follower, lowest id among equals; -1 without one
@@ -471,83 +470,74 @@ def index_dynamic(grown, slots, thresholds):
 
 
 @_helper
-def _bigram_key(first, second):
-    """21 bits a token: what ``verdict`` holds above the 22 bits of the drafted token + 1."""
-    return (_U(first) << _U(21)) | _U(second)
-
-
-@_helper
-def _find_verdict(verdict, key):
-    """The place of the bigram's word, or the empty one where it belongs."""
-    mask = _U(verdict.size - 1)
-    mixed = key * _HASH
-    place = (mixed ^ (mixed >> _U(32))) & mask
-    while verdict[place] != _EMPTY and verdict[place] >> _U(22) != key:
-        place = (place + _U(1)) & mask
-    return place
-
-
-@_kernel
-def index_verdicts(pairs, entry_start, entry_token, entry_count, verdict):
-    """Fill the table of bigrams with the token that the static rule drafts after each.
-
-    pairs int32 [n_rows * 2], entry_* as in Bigrams: in; verdict uint64 [power of 2]: out, all
-    _EMPTY before. Source: llama.cpp, static-only try: 2 samples, the most frequent at 50 % or more.
-    """
-    for row in range(entry_start.size - 1):
-        total = np.int64(0)
-        best = np.int64(0)
-        pick = np.int64(-1)
-        for entry in range(entry_start[row], entry_start[row + 1]):
-            count = np.int64(entry_count[entry])
-            total += count
-            if count > best:  # ids ascend, so the lowest id keeps a tie
-                best = count
-                pick = np.int64(entry_token[entry])
-        if total < 2 or 2 * best < total:
-            pick = np.int64(-1)
-        key = _bigram_key(pairs[2 * row], pairs[2 * row + 1])
-        verdict[_find_verdict(verdict, key)] = (key << _U(22)) | _U(pick + 1)
-
-
-@_helper
-def _verdict(verdict, first, second):
-    """The drafted token; -1: none; -2: the static cache lacks the bigram."""
-    word = verdict[_find_verdict(verdict, _bigram_key(first, second))]
-    if word == _EMPTY:
-        return np.int64(-2)
-    return np.int64(word & _U(0x3FFFFF)) - 1
-
-
-@_helper
 def _find_row(bigrams, first, second):
-    """The row of a bigram that the cache holds."""
-    low = bigrams.first_row[_U(first)]
-    high = bigrams.first_row[_U(first) + _U(1)]
+    """The row of the bigram, or -1.
+
+    A crafted index leads to wrong rows at most: it is followed for as many steps as it has places,
+    and a row counts only where ``first`` and ``rest`` say that it is the bigram's.
+    """
+    slots = bigrams.slots
+    n_slots = _U(slots.size)
+    bits = _U(bigrams.params[0])
+    mixed = ((_U(first) << _U(32)) | _U(second)) * _HASH
+    place = ((mixed >> _U(32)) * n_slots) >> _U(32)
+    tag = mixed & ((_U(1) << (_U(32) - bits)) - _U(1))
+    mask = (_U(1) << bits) - _U(1)
+    steps = n_slots
+    while steps > _U(0):
+        word = _U(slots[place])
+        if word == _U(0):
+            return np.int64(-1)
+        if word >> bits == tag:
+            row = np.int64(word & mask) - 1
+            if (
+                row >= np.int64(bigrams.first[_U(first)])
+                and row < np.int64(bigrams.first[_U(first) + _U(1)])
+                and bigrams.rest[_U(row)] == second
+            ):
+                return row
+        place += _U(1)
+        if place == n_slots:
+            place = _U(0)
+        steps -= _U(1)
+    return np.int64(-1)
+
+
+@_helper
+def _start(bigrams, row):
+    """Where the followers of a row begin, and those of the row before it end."""
+    block = _U(row) >> _U(bigrams.params[1])
+    return np.int64(bigrams.base[block]) + np.int64(bigrams.offset[_U(row)])
+
+
+@_helper
+def _find_sorted(ids, low, stop, wanted):
+    """Where ``wanted`` stands in ids[low:stop], ascending, or -1."""
+    high = stop
     while low < high:
         middle = (low + high) >> 1
-        if bigrams.pairs[_U(2 * middle + 1)] < second:
+        if ids[_U(middle)] < wanted:
             low = middle + 1
         else:
             high = middle
-    return low
+    if low < stop and ids[_U(low)] == wanted:
+        return low
+    return np.int64(-1)
 
 
 @_helper
 def _static_count(bigrams, row, token):
     """How often the token follows the bigram; 0 if never."""
-    low = bigrams.entry_start[_U(row)]
-    stop = bigrams.entry_start[_U(row + 1)]
-    high = stop
-    while low < high:
-        middle = (low + high) >> 1
-        if bigrams.entry_token[_U(middle)] < token:
-            low = middle + 1
-        else:
-            high = middle
-    if low < stop and bigrams.entry_token[_U(low)] == token:
-        return np.int64(bigrams.entry_count[_U(low)])
-    return np.int64(0)
+    stop = min(_start(bigrams, row + 1), np.int64(bigrams.next.size))
+    entry = _find_sorted(bigrams.next, _start(bigrams, row), stop, token)
+    if entry < 0:
+        return np.int64(0)
+    count = np.int64(bigrams.count[_U(entry)])
+    if count == _MANY:
+        at = _find_sorted(bigrams.many_entry, np.int64(0), np.int64(bigrams.many_entry.size), entry)
+        if at >= 0:
+            count = np.int64(bigrams.many_count[_U(at)])
+    return count
 
 
 # ------------------------------------------------------------------------------------- drafts
@@ -592,11 +582,8 @@ def _weighted_best(records, at, followers, bigrams, row):
 
 
 @_helper
-def _try(records, at, followers, least, percent, verdict, bigrams, first, second):
-    """The token that a record drafts under the thresholds, or -1.
-
-    verdict: that of the static cache for the last two tokens, ``first`` and ``second``.
-    """
+def _try(records, at, followers, least, percent, bigrams, first, second):
+    """The token that a record drafts under the thresholds, or -1; first, second end the text."""
     total = _sum_of(records, at, followers)
     if total < least:
         return np.int32(-1)
@@ -605,10 +592,12 @@ def _try(records, at, followers, least, percent, verdict, bigrams, first, second
     if 100 * np.int64(records[at + _BEST_COUNT]) < needed:
         return np.int32(-1)
     best = records[at + _BEST]
-    # Where the static cache would draft the best one too, no other's product can exceed its own.
-    if records[at + _MORE] < 0 or verdict == -2 or verdict == best:
+    if records[at + _MORE] < 0:
         return best
     row = _find_row(bigrams, first, second)
+    # Where the static cache would draft the best one too, no other's product can exceed its own.
+    if row < 0 or bigrams.verdict[_U(row)] == best:
+        return best
     token, count = _weighted_best(records, at, followers, bigrams, row)
     if 100 * count < needed:
         return np.int32(-1)
@@ -616,7 +605,7 @@ def _try(records, at, followers, least, percent, verdict, bigrams, first, second
 
 
 @_helper
-def _try_dynamic(dynamic, bigrams, verdict, a, b, c, d, thresholds, origin):
+def _try_dynamic(dynamic, bigrams, a, b, c, d, thresholds, origin):
     """A token from the dynamic cache, or -1; the n-gram a b c d ends the text (-1: unused)."""
     hint = dynamic.hint
     one = _mix(_U(0), d)
@@ -632,7 +621,7 @@ def _try_dynamic(dynamic, bigrams, verdict, a, b, c, d, thresholds, origin):
     token = none
     size = np.int64(_NGRAM_MAX)
     while size > 0 and token < 0:
-        at = _EMPTY
+        at = _NOWHERE
         if size == 4 and in_four:
             at = _find_ngram(dynamic.slots, four, a, b, c, d)
         elif size == 3 and in_three:
@@ -641,14 +630,13 @@ def _try_dynamic(dynamic, bigrams, verdict, a, b, c, d, thresholds, origin):
             at = _find_ngram(dynamic.slots, two, none, none, c, d)
         elif size == 1 and in_one:
             at = _find_ngram(dynamic.slots, one, none, none, none, d)
-        if at != _EMPTY and dynamic.slots[at + _U(3)] >= 0:
+        if at != _NOWHERE and dynamic.slots[at + _U(3)] >= 0:
             token = _try(
                 dynamic.slots,
                 at + _U(4),
                 dynamic.followers,
                 thresholds[2, size],
                 thresholds[3, size],
-                verdict,
                 bigrams,
                 c,
                 d,
@@ -660,7 +648,7 @@ def _try_dynamic(dynamic, bigrams, verdict, a, b, c, d, thresholds, origin):
 
 
 @_helper
-def _try_context(context, node, bigrams, verdict, c, d, thresholds, origin):
+def _try_context(context, node, bigrams, c, d, thresholds, origin):
     """A token from the n-grams that end the text, the longest being ``node``, or -1."""
     nodes = context.nodes
     while node != 0:
@@ -672,7 +660,6 @@ def _try_context(context, node, bigrams, verdict, c, d, thresholds, origin):
             context.followers,
             thresholds[0, _U(size)],
             thresholds[1, _U(size)],
-            verdict,
             bigrams,
             c,
             d,
@@ -703,15 +690,15 @@ def draft_tokens(context, node, dynamic, bigrams, tokens, thresholds, draft, ori
     c = tokens[_U(length - 2)]
     d = tokens[_U(length - 1)]
     while n_drafted < draft.size:
-        verdict = _verdict(bigrams.verdict, c, d)
         from_where = origin[n_drafted]
-        token = _try_context(context, node, bigrams, verdict, c, d, thresholds, from_where)
+        token = _try_context(context, node, bigrams, c, d, thresholds, from_where)
         if token < 0:
-            token = _try_dynamic(dynamic, bigrams, verdict, a, b, c, d, thresholds, from_where)
+            token = _try_dynamic(dynamic, bigrams, a, b, c, d, thresholds, from_where)
         if token < 0:
-            if verdict < 0:
+            row = _find_row(bigrams, c, d)
+            if row < 0 or bigrams.verdict[_U(row)] == bigrams.params[2]:
                 break
-            token = np.int32(verdict)
+            token = np.int32(bigrams.verdict[_U(row)])
             from_where[0] = 2
             from_where[1] = 2
         draft[_U(n_drafted)] = token

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..engine.errors import CacheBadCount, CacheNotACache, CacheTruncated
-from .cache import NgramCache, OrderTable
+from .cache import NgramCache
 from .llama_kernels import (
     BAD_COUNT,
     BAD_NGRAM,
@@ -22,6 +22,7 @@ from .llama_kernels import (
     scan_records,
     write_records,
 )
+from .table import OrderTable
 
 _AGAIN = "the file is damaged: create it again"
 

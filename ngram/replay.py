@@ -21,11 +21,11 @@ from .draft_kernels import Tally, replay_chunks
 from .tables import (
     SIZES,
     THRESHOLDS,
+    bigrams_of_cache,
     context_bytes,
     dynamic_bytes,
     dynamic_of_cache,
     empty_context,
-    index_bigrams,
     static_bytes,
     with_room,
 )
@@ -164,7 +164,7 @@ def replay(
     _check_ids(static, n_vocab)
     _check_ids(dynamic, n_vocab)
     n_chunks = (tokens.size - 1) // n_ctx
-    bigrams = index_bigrams(static, n_vocab)
+    bigrams = bigrams_of_cache(static, n_vocab)
     context = empty_context(n_ctx, n_vocab)
     learned = dynamic_of_cache(dynamic)
     tally = Tally(
@@ -208,5 +208,5 @@ def replay(
         merge_ns=merge_ns,
         context_bytes=context_bytes(context),
         dynamic_bytes=dynamic_bytes(learned),
-        static_bytes=static_bytes(static, bigrams),
+        static_bytes=static_bytes(bigrams) if static is not None else 0,
     )

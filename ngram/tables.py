@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine.errors import CacheUnsuitable, ModelUnsupported
+from ..engine.errors import CacheUnsuitable
 from .cache import NgramCache
 from .draft_kernels import (
     Bigrams,
@@ -14,8 +14,9 @@ from .draft_kernels import (
     add_ngrams,
     index_dynamic,
     index_edges,
-    index_verdicts,
 )
+from .packed import no_token, pack, row_bits
+from .table import OrderTable
 
 # llama.cpp, common/ngram-cache: least sample and least percent by n-gram size 0 (unused) to 4, lax
 # for the context cache, strict for the dynamic one.
@@ -24,8 +25,6 @@ THRESHOLDS = np.array(
 )
 # A token of the text adds at most one n-gram and one follower for each size.
 SIZES = 4
-# 21 bits a token in the table of static bigrams; real vocabularies end near 2**18.
-VOCAB_MAX = (1 << 21) - 1
 
 
 def _power_of_two(n: int) -> int:
@@ -102,38 +101,32 @@ def dynamic_of_cache(cache: NgramCache | None) -> Dynamic:
     return dynamic
 
 
-def index_bigrams(cache: NgramCache | None, n_vocab: int) -> Bigrams:
-    """The bigrams of a static cache with what the drafter derives from them; None: no bigram.
+def bigrams_of_cache(cache: NgramCache | None, n_vocab: int) -> Bigrams:
+    """The bigrams of a static cache as the kernels take them, in place; None: no bigram.
 
     Raises
     ------
     CacheUnsuitable : the cache holds no bigrams
-    ModelUnsupported : the vocabulary is too large
     """
-    if n_vocab > VOCAB_MAX:
-        raise ModelUnsupported(
-            f"the vocabulary has {n_vocab} tokens, drafting handles up to {VOCAB_MAX}",
-            remedy="use another model",
-        )
     if cache is None:
-        none = np.zeros(0, np.int32)
-        rows = np.zeros(n_vocab + 1, np.int64)
-        nothing = np.full(2, 2**64 - 1, np.uint64)
-        return Bigrams(nothing, rows, none, np.zeros(1, np.int64), none, none.astype(np.uint32))
-    if 2 not in cache.tables:
+        nothing = OrderTable(
+            np.zeros(0, np.int32),
+            np.zeros(1, np.int64),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.uint32),
+        )
+        table = pack(nothing, 2, n_vocab)
+    elif 2 not in cache.tables:
         sizes = ", ".join(map(str, cache.orders)) or "none"
         raise CacheUnsuitable(
             f"the static cache holds no bigrams, only n-grams of sizes {sizes}",
             remedy="create it with lookup-create and its default sizes",
         )
-    table = cache.tables[2]
-    first_row = np.zeros(n_vocab + 1, np.int64)
-    np.cumsum(np.bincount(table.tokens[::2], minlength=n_vocab), out=first_row[1:])
-    verdict = np.full(_power_of_two(2 * table.n_ngrams), 2**64 - 1, np.uint64)
-    index_verdicts(table.tokens, table.entry_start, table.entry_token, table.entry_count, verdict)
-    return Bigrams(
-        verdict, first_row, table.tokens, table.entry_start, table.entry_token, table.entry_count
-    )
+    else:
+        table = pack(cache.tables[2], 2, n_vocab)
+    params = [row_bits(table.n_ngrams), table.shift, no_token(n_vocab), table.n_ngrams]
+    arrays = {name: table.arrays[name] for name in Bigrams._fields if name in table.arrays}
+    return Bigrams(**arrays, params=np.array(params, np.int64))
 
 
 def context_bytes(context: Context) -> int:
@@ -144,8 +137,5 @@ def dynamic_bytes(dynamic: Dynamic) -> int:
     return sum(int(array.nbytes) for array in (*dynamic.followers, dynamic.slots, dynamic.hint))
 
 
-def static_bytes(cache: NgramCache | None, bigrams: Bigrams) -> int:
-    """Memory of the cache and of what the drafter derives from it."""
-    if cache is None:
-        return 0
-    return cache.memory_bytes + int(bigrams.verdict.nbytes + bigrams.first_row.nbytes)
+def static_bytes(bigrams: Bigrams) -> int:
+    return sum(int(array.nbytes) for array in bigrams)

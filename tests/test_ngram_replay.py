@@ -33,14 +33,13 @@ from draftsmith.engine.errors import (
     CacheUnsuitable,
     InputMalformed,
     InputTooShort,
-    ModelUnsupported,
     UsageError,
 )
 from draftsmith.ngram import replay as replay_module
 from draftsmith.ngram.cache import NgramCache
 from draftsmith.ngram.llama_format import read_llama
 from draftsmith.ngram.replay import ReplayStats, replay, round_up_ctx
-from draftsmith.ngram.tables import VOCAB_MAX, dynamic_of_cache, with_room
+from draftsmith.ngram.tables import dynamic_of_cache, with_room
 
 N_VOCAB = 49152
 TIMES = {"draft_ns", "merge_ns"}
@@ -240,24 +239,16 @@ def test_large_ids(seed: int) -> None:
     check_against_the_oracle(**random_case(random.Random(seed), n_vocab=300_000))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_largest_vocabulary(seed: int) -> None:
-    """Ids that fill all the bits which a packed key leaves them, and run into their neighbour's."""
-    top = VOCAB_MAX - 1
-    rng = random.Random(seed)
+@pytest.mark.parametrize("n_vocab", [2**16 - 1, 2**16, 2**17])
+def test_ids_at_the_end_of_their_type(n_vocab: int) -> None:
+    """The largest id taken for the one that says "none", or cut to 16 bits."""
+    top = n_vocab - 1
+    rng = random.Random(n_vocab)
     tokens = random_stream(rng, (top, top - 1, 1, 0), 400)
     static = naive.count_ngrams([random_stream(rng, (top, top - 1, 1, 0), 400)], (2,))
     static |= {(top, top): {top: 2}, (0, top): {top: 2}, (top, 0): {0: 2}}
-    stats = check_against_the_oracle(
-        tokens, n_ctx=16, draft_max=4, static=static, n_vocab=VOCAB_MAX
-    )
+    stats = check_against_the_oracle(tokens, n_ctx=16, draft_max=4, static=static, n_vocab=n_vocab)
     assert stats.drafted_by_source[2] > 10
-
-
-def test_vocabulary_too_large() -> None:
-    """Ids that a packed key has no bits for, packed all the same."""
-    with pytest.raises(ModelUnsupported, match=str(VOCAB_MAX + 1)):
-        replay(np.zeros(9, np.int32), n_ctx=4, draft_max=1, n_vocab=VOCAB_MAX + 1)
 
 
 @pytest.mark.usefixtures("_saturating_oracle")
@@ -576,7 +567,7 @@ def test_times_and_sizes() -> None:
     stats = replay(**case)
     assert 10_000 < stats.draft_ns < 10_000_000_000
     assert 1_000 < stats.merge_ns < 10_000_000_000
-    assert stats.static_bytes > case["static"].memory_bytes
+    assert 0 < stats.static_bytes < case["static"].memory_bytes
     assert stats.dynamic_bytes > case["dynamic"].memory_bytes
     alone = replay(**case | {"static": None, "dynamic": None})
     assert alone.static_bytes == 0
