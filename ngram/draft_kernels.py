@@ -18,8 +18,9 @@ from __future__ import annotations
 from collections import namedtuple
 
 import numpy as np
-from numba import njit, types
+from numba import carray, njit, types
 from numba.core.types import ExternalFunction
+from numba.extending import intrinsic
 
 # Followers beyond an n-gram's only one, of context or dynamic cache.
 # n_used: int64 [2]             [0] nodes or n-grams in use, [1] edges in use
@@ -793,3 +794,92 @@ def replay_chunks(
         _clear_context(context, chunk)
         tally.total[5] += middle - begin
         tally.total[6] += _clock_ns(clock_id, timespec) - middle
+
+
+# ------------------------------------------------------------------------------------ session
+#
+# What a generation loop calls, a few tokens at a time. To hand over all arrays one by one would
+# take longer than to draft, so a session is one array: address and size of each, in drafter.py's
+# order. Only these functions are compiled with reference counts, without which no array can be
+# returned; the arrays they make own nothing, so there is nothing to count.
+
+_session_helper = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+@intrinsic
+def _pointer(typingctx, address):
+    """An int64 address as a pointer."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), codegen
+
+
+@_session_helper
+def _array(session, i, dtype):
+    return carray(_pointer(session[2 * i]), (session[2 * i + 1],), dtype)
+
+
+@_session_helper
+def _followers(session, i):
+    return Followers(
+        _array(session, i, np.int64),
+        _array(session, i + 1, np.int32),
+        _array(session, i + 2, np.int32),
+    )
+
+
+@_session_helper
+def _context(session):
+    return Context(
+        _followers(session, 0), _array(session, 3, np.int32), _array(session, 4, np.int32)
+    )
+
+
+@njit(cache=True, nogil=True)
+def accept_in_session(session, n_known, n_more):
+    """Learn tokens[n_known : n_known + n_more] of the session's text."""
+    context = _context(session)
+    tokens = _array(session, 21, np.int32)
+    state = _array(session, 22, np.int32)
+    for at in range(n_known, n_known + n_more):
+        _learn(context, state, tokens[at], at)
+
+
+@njit(cache=True, nogil=True)
+def draft_in_session(session, n_known, draft_max, ids):
+    """Draft after the first ``n_known`` tokens of the text; returns how many.
+
+    ids: an empty array of the type in which the static cache holds tokens.
+    """
+    dynamic = Dynamic(
+        _followers(session, 5), _array(session, 8, np.int32), _array(session, 9, np.uint64)
+    )
+    bigrams = Bigrams(
+        _array(session, 10, np.uint32),
+        _array(session, 11, np.uint32),
+        _array(session, 12, ids.dtype),
+        _array(session, 13, ids.dtype),
+        _array(session, 14, np.uint32),
+        _array(session, 15, np.uint16),
+        _array(session, 16, ids.dtype),
+        _array(session, 17, np.uint8),
+        _array(session, 18, np.uint32),
+        _array(session, 19, np.uint32),
+        _array(session, 20, np.int64),
+    )
+    tokens = _array(session, 21, np.int32)
+    thresholds = carray(_pointer(session[46]), (4, 5), np.int64)
+    draft = _array(session, 24, np.int32)
+    origin = carray(_pointer(session[50]), (draft.size, 2), np.int64)
+    return draft_tokens(
+        _context(session),
+        _longest(_array(session, 22, np.int32)),
+        dynamic,
+        bigrams,
+        tokens[:n_known],
+        thresholds,
+        draft[:draft_max],
+        origin,
+    )

@@ -130,7 +130,7 @@ def _check(tokens: np.ndarray, n_ctx: int, draft_max: int, n_vocab: int) -> None
         )
 
 
-def _check_ids(cache: NgramCache | None, n_vocab: int) -> None:
+def check_ids(cache: NgramCache | None, n_vocab: int) -> None:
     """Ids are used as indices; ``open_cache`` has checked those of the same vocabulary."""
     if cache is not None and cache.n_vocab != n_vocab and cache.max_token() >= n_vocab:
         raise CacheBadToken(
@@ -161,8 +161,8 @@ def replay(
     """
     tokens = np.ascontiguousarray(tokens, np.int32)
     _check(tokens, n_ctx, draft_max, n_vocab)
-    _check_ids(static, n_vocab)
-    _check_ids(dynamic, n_vocab)
+    check_ids(static, n_vocab)
+    check_ids(dynamic, n_vocab)
     n_chunks = (tokens.size - 1) // n_ctx
     bigrams = bigrams_of_cache(static, n_vocab)
     context = empty_context(n_ctx, n_vocab)

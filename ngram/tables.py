@@ -53,6 +53,18 @@ def empty_context(n_tokens: int, n_vocab: int) -> Context:
     return context
 
 
+def context_with_room(context: Context, n_tokens: int) -> Context:
+    """The same n-grams with room for a text of ``n_tokens`` in all."""
+    grown = empty_context(n_tokens, context.unigram.size)
+    n_nodes, n_edges = (8 * int(n) for n in context.followers.n_used)
+    grown.nodes[:n_nodes] = context.nodes[:n_nodes]
+    grown.unigram[:] = context.unigram
+    grown.followers.edges[:n_edges] = context.followers.edges[:n_edges]
+    grown.followers.n_used[:] = context.followers.n_used
+    index_edges(grown.followers)
+    return grown
+
+
 def _dynamic(n_ngrams: int, n_edges: int) -> Dynamic:
     """Room for ``n_ngrams`` in a table at most three quarters full: a smaller one misses less."""
     slots = _power_of_two(n_ngrams + n_ngrams // 3 + 1)
