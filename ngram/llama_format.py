@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..engine.errors import CacheBadCount, CacheNotACache, CacheTruncated
+from ..engine.errors import CacheBadCount, CacheBadToken, CacheNotACache, CacheTruncated
 from .cache import NgramCache
 from .llama_kernels import (
     BAD_COUNT,
     BAD_NGRAM,
     BAD_SIZE,
+    BAD_TOKEN,
     TRUNCATED,
     read_records,
     scan_records,
@@ -71,6 +72,11 @@ def _refuse(status: int, at: int, what: str) -> None:
         raise CacheBadCount(
             f"{what}: the record {where} says that it has 0 or fewer entries", remedy=_AGAIN
         )
+    if status == BAD_TOKEN:
+        raise CacheBadToken(
+            f"{what}: the record {where} holds a follower below 0, outside any vocabulary",
+            remedy=_AGAIN,
+        )
     if status == BAD_NGRAM:
         raise CacheNotACache(
             f"{what}: neither a native nor a llama.cpp n-gram cache ({where} there is no n-gram)",
@@ -83,7 +89,7 @@ def read_llama(data: np.ndarray, what: str) -> NgramCache:
 
     Raises
     ------
-    CacheTruncated, CacheBadCount, CacheNotACache : the first fault found
+    CacheTruncated, CacheBadCount, CacheBadToken, CacheNotACache : the first fault found
     """
     words = data[: data.size // 4 * 4].view("<i4").astype(np.int32, copy=False)
     n_records, n_entries = np.zeros(5, np.int64), np.zeros(5, np.int64)

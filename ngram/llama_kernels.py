@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-OK, TRUNCATED, BAD_SIZE, BAD_COUNT, BAD_NGRAM = range(5)
+OK, TRUNCATED, BAD_SIZE, BAD_COUNT, BAD_NGRAM, BAD_TOKEN = range(6)
 
 
 @njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -43,7 +43,7 @@ def scan_records(words, n_records, n_entries):
             return TRUNCATED, at
         for entry in range(size):
             if words[at + 5 + 2 * entry] < 0:
-                return BAD_NGRAM, at
+                return BAD_TOKEN, at
             if words[at + 6 + 2 * entry] < 1:
                 return BAD_COUNT, at
         n_records[order] += 1
