@@ -18,9 +18,8 @@ from ..engine.errors import (
 )
 from .count_kernels import check_table, merge_runs, pack_entries, row_starts, unpack_rows
 from .packed import PackedTable
-from .table import OrderTable, refuse
+from .table import COUNT_MAX, OrderTable, refuse
 
-COUNT_MAX = 2**31 - 1
 ORDER_MAX = 4
 Format = Literal["native", "llama.cpp"]
 
@@ -60,8 +59,7 @@ class NgramCache:
 
     def max_token(self) -> int:
         """The largest id that occurs, or -1 in an empty cache."""
-        arrays = [a for t in self.tables.values() for a in (t.tokens, t.entry_token)]
-        return max((int(array.max()) for array in arrays if array.size), default=-1)
+        return max((table.max_token() for table in self.tables.values()), default=-1)
 
 
 @dataclass(frozen=True)

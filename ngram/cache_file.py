@@ -25,7 +25,7 @@ from ..engine.errors import (
     CacheTruncated,
     InputUnreadable,
 )
-from .cache import COUNT_MAX, ORDER_MAX, Format, NgramCache, check_cache
+from .cache import ORDER_MAX, Format, NgramCache, check_cache
 from .llama_format import llama_parts, read_llama
 from .packed import (
     BIGRAM_COLUMNS,
@@ -37,6 +37,7 @@ from .packed import (
     token_dtype,
 )
 from .packed_kernels import checksum
+from .table import COUNT_MAX, refuse
 
 MAGIC = b"\x89DSNG\r\n\x00"  # a text-mode copy or a 7-bit channel would break it visibly
 VERSION = 1
@@ -291,9 +292,13 @@ def open_cache(
         arrays = _read_arrays(data, n_arrays, what)
         cache = NgramCache(_tables(arrays, file_vocab, what), file_vocab, file_fingerprint)
     cache = _check_vocabulary(cache, what, n_vocab, fingerprint)
-    for table in cache.tables.values():
-        if isinstance(table, PackedTable) and not verify:
+    for order, table in cache.tables.items():
+        if isinstance(table, PackedTable):
             table.glance()
+            # Where the file does not say its vocabulary, the model's may be the smaller one.
+            largest = table.max_token() if cache.n_vocab < table.n_ids else -1
+            if 0 < cache.n_vocab <= largest:
+                refuse(2, largest, order, cache.n_vocab, what)
     if verify or cache.format == "llama.cpp":
         check_cache(cache, what)
     return cache

@@ -16,7 +16,6 @@ import numpy as np
 from ..engine.errors import CacheUnsuitable
 from .packed_kernels import (
     check_counts,
-    check_index,
     check_rows,
     fill_slots,
     fill_verdicts,
@@ -24,7 +23,7 @@ from .packed_kernels import (
     pack_starts,
     unpack_starts,
 )
-from .table import OrderTable, refuse
+from .table import COUNT_MAX, OrderTable, refuse
 
 MANY = 255
 SHIFT_MAX = 8
@@ -106,6 +105,8 @@ class PackedTable:
     def glance(self) -> None:
         """Check what drafting in place relies on: ids, counts and ``first``, in a few milliseconds.
 
+        The order of rows and followers is not: searches go astray in a wrong one, but stay inside.
+
         Raises
         ------
         CacheBadCount, CacheBadToken, CacheDamaged
@@ -118,13 +119,22 @@ class PackedTable:
         status, at = (2, worst) if worst >= self.n_ids else (0, 0)
         if self.n_entries and arrays["count"].min() < 1:
             status, at = 1, int(arrays["count"].argmin())
+        many = arrays["many_count"]
+        if many.size and (many.min() < MANY or many.max() > COUNT_MAX):
+            status, at = 1, int(arrays["many_entry"][(many < MANY) | (many > COUNT_MAX)][0])
         first = arrays["first"]
         if first[0] != 0 or first[-1] != self.n_ngrams or (first[1:] < first[:-1]).any():
             status, at = 3, 0
         refuse(status, at, self.order, self.n_ids, self.source)
 
+    def max_token(self) -> int:
+        """The largest id that occurs in a table that ``glance`` has passed, or -1."""
+        arrays = self.arrays
+        first = int(np.searchsorted(arrays["first"], self.n_ngrams)) - 1
+        return max(first, *(int(largest_id(arrays[name], -1)) for name in ("rest", "next")))
+
     @cached_property
-    def _sound(self) -> tuple[int, int]:
+    def _fault(self) -> tuple[int, int]:
         """What ``refuse`` takes, after a check of every invariant; made at most once."""
         arrays = self.arrays
         status, at = check_rows(
@@ -136,11 +146,10 @@ class PackedTable:
         entry = check_counts(arrays["count"], arrays["many_entry"], arrays["many_count"])
         if entry >= 0:
             return 1, entry
-        if self.order == 2 and not check_index(
-            arrays["slots"], row_bits(self.n_ngrams), self.n_ngrams,
-            arrays["verdict"], no_token(self.n_ids), self.n_ids,
-        ):  # fmt: skip
-            return 3, 0
+        if self.order == 2:
+            index = _index(self._unpacked, arrays["first"], arrays["rest"], self.n_ids)
+            if any(not np.array_equal(array, arrays[name]) for name, array in index.items()):
+                return 4, 0
         return 0, 0
 
     def verify(self) -> None:
@@ -151,16 +160,13 @@ class PackedTable:
         CacheBadCount, CacheBadToken, CacheDamaged
         """
         if self.source:
-            refuse(*self._sound, self.order, self.n_ids, self.source)
+            refuse(*self._fault, self.order, self.n_ids, self.source)
 
     @cached_property
-    def plain(self) -> OrderTable:
-        """The table unpacked, after ``verify``."""
-        self.verify()
+    def _unpacked(self) -> OrderTable:
         arrays = self.arrays
         tokens = np.empty((self.n_ngrams, self.order), np.int32)
-        starts = arrays["first"].astype(np.int64)
-        rows = starts[1:] - starts[:-1]
+        rows = np.diff(arrays["first"])
         tokens[:, 0] = np.repeat(np.arange(self.n_ids, dtype=np.int32), rows)
         tokens[:, 1:] = arrays["rest"].reshape(self.n_ngrams, self.order - 1)
         entry_start = np.empty(self.n_ngrams + 1, np.int64)
@@ -168,6 +174,12 @@ class PackedTable:
         count = arrays["count"].astype(np.uint32)
         count[arrays["many_entry"]] = arrays["many_count"]
         return OrderTable(tokens.reshape(-1), entry_start, arrays["next"].astype(np.int32), count)
+
+    @property
+    def plain(self) -> OrderTable:
+        """The table unpacked, after ``verify``."""
+        self.verify()
+        return self._unpacked
 
     @property
     def tokens(self) -> np.ndarray:
@@ -194,6 +206,18 @@ def _packed_starts(entry_start: np.ndarray) -> tuple[int, np.ndarray, np.ndarray
         if pack_starts(entry_start, shift, base, offset) == 0:
             break
     return shift, base, offset
+
+
+def _index(
+    table: OrderTable | PackedTable, first: np.ndarray, rest: np.ndarray, n_ids: int
+) -> dict[str, np.ndarray]:
+    """``verdict`` and ``slots`` of a table of bigrams; equal bigrams give equal bytes."""
+    verdict = np.empty(table.n_ngrams, rest.dtype)
+    starts, tokens, counts = table.entry_start, table.entry_token, table.entry_count
+    fill_verdicts(starts, tokens, counts, verdict, no_token(n_ids))
+    slots = np.zeros(n_slots(table.n_ngrams), np.uint32)
+    fill_slots(first, rest, slots, row_bits(table.n_ngrams))
+    return {"verdict": verdict, "slots": slots}
 
 
 def pack(table: OrderTable | PackedTable, order: int, n_ids: int) -> PackedTable:
@@ -233,11 +257,5 @@ def pack(table: OrderTable | PackedTable, order: int, n_ids: int) -> PackedTable
         "many_count": table.entry_count[many],
     }
     if order == 2:
-        verdict = np.empty(table.n_ngrams, kind)
-        fill_verdicts(
-            table.entry_start, table.entry_token, table.entry_count, verdict, no_token(n_ids)
-        )
-        slots = np.zeros(n_slots(table.n_ngrams), np.uint32)
-        fill_slots(first, arrays["rest"], slots, row_bits(table.n_ngrams))
-        arrays |= {"verdict": verdict, "slots": slots}
+        arrays |= _index(table, first, arrays["rest"], n_ids)
     return PackedTable(order, n_ids, arrays)

@@ -178,20 +178,3 @@ def check_counts(count, many_entry, many_count):
         elif count[entry] == 0:
             return entry
     return np.int64(-1) if m == many_entry.size else np.int64(count.size)
-
-
-@_kernel
-def check_index(slots, bits, n_rows, verdict, none, n_ids):
-    """Whether the index names all rows and has a place left, and verdicts are ids or ``none``."""
-    used = np.int64(0)
-    mask = (_U(1) << _U(bits)) - _U(1)
-    for place in range(slots.size):
-        if slots[place] != 0:
-            used += 1
-            row = _U(slots[place]) & mask
-            if row == _U(0) or row > _U(n_rows):
-                return False
-    for row in range(verdict.size):
-        if verdict[row] >= n_ids and verdict[row] != none:
-            return False
-    return used == n_rows and used < slots.size

@@ -8,6 +8,8 @@ import numpy as np
 
 from ..engine.errors import CacheBadCount, CacheBadToken, CacheDamaged
 
+COUNT_MAX = 2**31 - 1
+
 
 @dataclass(frozen=True, eq=False)
 class OrderTable:
@@ -41,9 +43,15 @@ class OrderTable:
             for array in (self.tokens, self.entry_start, self.entry_token, self.entry_count)
         )
 
+    def max_token(self) -> int:
+        """The largest id that occurs, or -1."""
+        arrays = (self.tokens, self.entry_token)
+        return max((int(array.max()) for array in arrays if array.size), default=-1)
+
 
 def refuse(status: int, at: int, order: int, n_ids: int, what: str) -> None:
-    """Raise what a check found: 0 nothing, 1 entry ``at``'s count, 2 token ``at``, 3 row ``at``.
+    """Raise what a check found: 0 nothing, 1 entry ``at``'s count, 2 token ``at``, 3 row ``at``,
+    4 the index.
 
     Raises
     ------
@@ -51,7 +59,7 @@ def refuse(status: int, at: int, order: int, n_ids: int, what: str) -> None:
     """
     if status == 1:
         raise CacheBadCount(
-            f"{what}: the count of entry {at} of the {order}-grams is not 1 to 2147483647",
+            f"{what}: the count of entry {at} of the {order}-grams is not 1 to {COUNT_MAX}",
             remedy="the file is damaged: create it again",
         )
     if status == 2:
@@ -62,5 +70,10 @@ def refuse(status: int, at: int, order: int, n_ids: int, what: str) -> None:
     if status == 3:
         raise CacheDamaged(
             f"{what}: the {order}-grams are not in order at row {at}",
+            remedy="the file is damaged: create it again",
+        )
+    if status == 4:
+        raise CacheDamaged(
+            f"{what}: the index of the {order}-grams does not belong to them",
             remedy="the file is damaged: create it again",
         )

@@ -268,7 +268,7 @@ def test_bad_count(stats: Cli, tmp_path: Path, cache: NgramCache, count: int) ->
     counts = cache.tables[2].entry_count.copy()
     counts[0] = count & 0xFFFFFFFF
     cache_file.write_cache(tmp_path / "y", with_table(cache, 2, entry_count=counts))
-    refused(stats("-lcs", tmp_path / "y"), ExitStatus.CACHE_BAD_COUNT, str(count))
+    refused(stats("-lcs", tmp_path / "y"), ExitStatus.CACHE_BAD_COUNT, "count of entry 0")
 
 
 def test_bad_token(stats: Cli, tmp_path: Path, cache: NgramCache) -> None:
