@@ -296,9 +296,8 @@ def open_cache(
         if isinstance(table, PackedTable):
             table.glance()
             # Where the file does not say its vocabulary, the model's may be the smaller one.
-            largest = table.max_token() if cache.n_vocab < table.n_ids else -1
-            if 0 < cache.n_vocab <= largest:
-                refuse(2, largest, order, cache.n_vocab, what)
+            if 0 < cache.n_vocab < table.n_ids and table.max_token() >= cache.n_vocab:
+                refuse(2, table.max_token(), order, cache.n_vocab, what)
     if verify or cache.format == "llama.cpp":
         check_cache(cache, what)
     return cache

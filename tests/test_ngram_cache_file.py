@@ -644,6 +644,7 @@ from pathlib import Path
 import numpy as np
 from draftsmith.engine.errors import DraftsmithError
 from draftsmith.ngram.cache_file import open_cache
+from draftsmith.ngram.drafter import NgramDrafter
 from draftsmith.ngram.replay import replay
 
 tokens = np.random.default_rng(1).integers(0, 9, 2049).astype(np.int32)
@@ -656,6 +657,10 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
         continue
     stats = replay(tokens, n_ctx=256, draft_max=5, n_vocab=9, static=static)
     assert stats.n_chunks == 8
+    drafter = NgramDrafter(9, draft_max=5, static=static)
+    for token in tokens[:300].tolist():
+        drafter.accept([token])
+        assert all(0 <= drafted < 9 for drafted in drafter.draft())
     print("drafted", stats.n_drafted)
 """
 
