@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..engine.jit import CompileWatch
     from ..engine.tokenizer import Tokenizer
-    from ..ngram.corpus import Corpus, Document
+    from ..ngram.corpus import Corpus
 
 COMPILE_NOTE = "compiling kernels (first run only, cached afterwards)…"
 
@@ -64,29 +63,14 @@ def token_pieces(
     ------
     InputEmpty : neither text nor ids in any document; a BOS alone is nothing to count.
     """
-    first, n_ids = 0, 0
-    for is_text, group in groupby(corpus.documents(), key=lambda one: one.blocks is not None):
-        if is_text:
-            number = first
-            texts = _blocks(group)
-            for index, tokens in tokenizer.encode_documents(texts, n_threads=n_threads):
-                number = first + index
-                yield number, tokens
-            first = number + 1
-        else:
-            for document in group:
-                assert document.tokens is not None
-                yield first, document.tokens
-                first += 1
-                n_ids += document.tokens.size
+    from ..ngram.corpus_tokens import document_tokens
+
+    n_ids = 0
+    for number, tokens, is_text in document_tokens(corpus.documents(), tokenizer, n_threads):
+        n_ids += 0 if is_text else tokens.size
+        yield number, tokens
     if not corpus.stats.n_bytes and not n_ids:
         raise InputEmpty("the input holds no text", remedy="name files that hold text")
-
-
-def _blocks(documents: Iterator[Document]) -> Iterator[Iterator[bytes]]:
-    for document in documents:
-        assert document.blocks is not None
-        yield document.blocks
 
 
 def show_read(bar: Bar, corpus: Corpus) -> None:

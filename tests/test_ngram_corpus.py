@@ -343,7 +343,7 @@ def test_unreadable_file_and_folder_are_told(
         raise PermissionError(13, "Permission denied", name)
 
     with monkeypatch.context() as patch:
-        patch.setattr("draftsmith.ngram.corpus_files.open", refuse, raising=False)
+        patch.setattr("draftsmith.ngram.corpus_store.open", refuse, raising=False)
         for named in (path, str(tmp_path / "d")):
             with pytest.raises(InputUnreadable) as error:
                 open_corpus([named])
