@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,16 +21,24 @@ def check_writable(path: str | Path) -> None:
     Raises
     ------
     OutputNoFolder : its folder does not exist
-    OutputNotWritable : it is a folder, or its folder does not let us write
+    OutputNotWritable : it has no name or is no regular file, or its folder does not let us write
     """
-    path = Path(path)
-    folder = path.parent
-    if path.exists() and not path.is_file():  # a rename over a device would replace the device
-        kind = "a folder" if path.is_dir() else "not a regular file"
-        raise OutputNotWritable(f"{path} is {kind}", remedy="name a file to write")
-    if not folder.is_dir():
+    text, path = os.fspath(path), Path(path)
+    try:
+        mode = path.stat().st_mode
+        is_file, is_folder = stat.S_ISREG(mode), stat.S_ISDIR(mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_file, is_folder = True, text.endswith(("/", os.sep))  # Path drops a final slash
+    except OSError as error:  # a folder on the way that is closed to us, a name too long
+        raise _refusal(path, error) from error
+    if not text or is_folder:
+        named = f"{text} is a folder" if text else "the output has no name"
+        raise OutputNotWritable(named, remedy="name a file to write")
+    if not is_file:  # a rename over a device would replace the device
+        raise OutputNotWritable(f"{path} is not a regular file", remedy="name a file to write")
+    if not path.parent.is_dir():
         raise OutputNoFolder(
-            f"the folder {folder} of the output does not exist", remedy="make it first"
+            f"the folder {path.parent} of the output does not exist", remedy="make it first"
         )
     name = _beside(path)
     try:

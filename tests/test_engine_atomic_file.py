@@ -172,6 +172,16 @@ class TestRefusals:
             action(tmp_path / "out")
         assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
+    def test_target_that_cannot_be_asked_about(
+        self, action: Callable[[Path], object], tmp_path: Path
+    ) -> None:
+        """A name too long, or a closed folder on the way, reported as an internal error."""
+        (tmp_path / "loop").symlink_to("loop")
+        for path in (tmp_path / ("x" * 256), tmp_path / "loop" / "out"):
+            with pytest.raises(OutputNotWritable, match="can't be written"):
+                action(path)
+        assert list(tmp_path.iterdir()) == [tmp_path / "loop"]
+
     def test_folder_that_refuses(
         self, action: Callable[[Path], object], target: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -204,6 +214,14 @@ class TestRefusals:
         """The trial file of the check stays behind."""
         action(tmp_path / "out")
         assert {path.name for path in tmp_path.iterdir()} <= {"out"}
+
+
+@pytest.mark.parametrize("name", ["", "new/", "./new/"])
+def test_no_name_of_a_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-lcs ""` answered with ". is a folder", or `-lcs caches/` that writes a file `caches`."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputNotWritable, match=f"^{name} is a folder" if name else "no name"):
+        check_writable(name)
 
 
 def test_check_touches_nothing(target: Path) -> None:
