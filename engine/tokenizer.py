@@ -120,7 +120,8 @@ class Tokenizer:
                 document, job = pending.popleft()
                 yield document, job.result()
         finally:
-            pool.shutdown(cancel_futures=True)
+            # Not waiting: on Ctrl-C a thread may compile for seconds to come.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The texts of the tokens, joined; control tokens show as they are written."""

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import json
 import random
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
@@ -311,6 +313,28 @@ def test_an_error_in_the_documents_comes_through(toys: dict[str, Tokenizer]) -> 
             list(toys["smollm"].encode_documents(documents(), n_threads=n_threads))
 
 
+def test_interrupted_at_once(toys: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that waits for seconds, while a thread compiles a kernel or encodes a long word."""
+    release = threading.Event()
+
+    def encode(*_: object) -> np.ndarray:
+        release.wait(10)
+        return np.empty(0, np.int32)
+
+    def documents() -> Iterator[list[bytes]]:
+        yield [b"one"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(toys["smollm"], "_encode_block", encode)
+    start = time.perf_counter()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(toys["smollm"].encode_documents(documents(), n_threads=2))
+        assert time.perf_counter() - start < 5
+    finally:
+        release.set()
+
+
 # ---- vocabularies
 
 
@@ -342,6 +366,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("gpt-2", {"merges": ["a b", "ab"]}, "b'ab' has no two sides"),
     ("gpt-2", {"tokens": ["a", "b", "a"], "types": [1, 1, 1], "bos_id": 0, "eos_id": 0}, "twice"),
     ("smollm", {"tokens": ["\u2603", "b", "\u2603"], "types": [1, 1, 1]}, "twice"),
+    ("smollm", {"tokens": ["a", "x" * (1 << 20)], "types": [1, 4]}, "special tokens hold more"),
     ("spm", {"scores": [0.0] * 3}, "3 scores"),
     ("spm", {"types": [1] * 3}, "3 token types"),
     ("glm4", {"bos_id": None, "add_bos": True}, "adds BOS but has none"),
@@ -352,7 +377,9 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
 def test_refuses_contradictions(
     tmp_path: Path, kind: str, changes: dict[str, Any], found: str
 ) -> None:
-    """A vocabulary that contradicts itself and is used all the same."""
+    """A vocabulary that contradicts itself and is used all the same, or one token of some
+    megabytes that takes gigabytes of memory to look for.
+    """
     path = write_toy(tmp_path / "toy.gguf", kind, **changes)
     with pytest.raises(ModelDamaged) as caught:
         load_tokenizer(path)
