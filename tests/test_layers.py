@@ -33,6 +33,7 @@ ONLY_IN = {
     "rich": "cli/",
     "gguf": "engine/gguf_file.py",
     "psutil": "engine/host.py",
+    "matplotlib": "cli/plot.py",
 }
 # Apart from *_kernels.py: engine/jit.py listens to Numba's compiler.
 NUMBA_TOO = {"engine/jit.py"}
