@@ -137,6 +137,10 @@ def _describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         remedy = "use fewer n-gram sizes, or split the corpus and merge the caches"
         return f"error: out of memory; {remedy}", ExitStatus.INTERNAL
+    if isinstance(error, RuntimeError) and "no locator available" in str(error):  # from Numba
+        what = "no folder to keep compiled kernels in: neither the installed one nor the user's"
+        remedy = "set NUMBA_CACHE_DIR to a folder that can be written"
+        return f"error: {what} can be written; {remedy}", ExitStatus.OUTPUT_NOT_WRITABLE
     if hasattr(error, "format_message"):  # Typer's own complaints about the command line
         return _describe_usage(error), ExitStatus.USAGE
     kind = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

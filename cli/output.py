@@ -12,6 +12,7 @@ import csv
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -168,9 +169,15 @@ class Output:
 
 
 def accept_any_text() -> None:
-    """Let any file name be printed: what the terminal cannot show is escaped, not an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    """Let any file name be printed: what the terminal cannot show is escaped, not an error.
+
+    A stream that the caller has closed swallows what is printed, as a null device does.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the end)
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -333,7 +340,7 @@ def _rich_table(table: Table) -> RichTable:
     from rich.text import Text
 
     shown = RichTable(
-        title=Text(table.title),
+        title=Text(one_line(table.title)),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD if table.columns else None,
@@ -356,5 +363,5 @@ def _rich_table(table: Table) -> RichTable:
         if row is None:
             shown.add_row()  # a rule would be louder than what it parts
         else:
-            shown.add_row(*(Text(cell) for cell in row))
+            shown.add_row(*(Text(one_line(cell)) for cell in row))
     return shown
