@@ -45,7 +45,8 @@ class Stages:
         finally:
             spent_ns = time.perf_counter_ns() - start_ns
             spent_ns -= round((self._watch.seconds - compiled_s) * 1e9)
-            self._ns[name] = self._ns.get(name, 0) + spent_ns
+            # A thread may have compiled meanwhile, for longer than this took.
+            self._ns[name] = self._ns.get(name, 0) + max(0, spent_ns)
 
     def seconds(self, name: str) -> float:
         """Return what a stage has taken so far."""
