@@ -261,6 +261,15 @@ def test_endless_words(toys: dict[str, Tokenizer], kind: str, unit: str) -> None
     assert encode_in_blocks(toys[kind], chunks_of(data, 4096), block_bytes=512) == expected
 
 
+@pytest.mark.parametrize("unit", ["a", " "])
+def test_a_word_beyond_all_bounds(unit: str, toys: dict[str, Tokenizer]) -> None:
+    """200 MB of one letter, which take 8 GB of memory to merge."""
+    endless = (unit.encode() * (1 << 20) for _ in range(200))
+    with pytest.raises(InputMalformed, match=f"more than 4 MiB as one word.*'{unit * 20}'"):
+        list(toys["smollm"].encode_documents([endless], n_threads=2))
+    assert sum(1 for _ in endless) > 190
+
+
 def test_blocks_stay_small(toys: dict[str, Tokenizer]) -> None:
     """A corpus that is collected as a whole because no cut is ever found."""
     for kind in ("smollm", "llama-bpe", "spm"):
