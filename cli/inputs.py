@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..engine.jit import CompileWatch
     from ..engine.tokenizer import Tokenizer
+    from ..ngram.cluster import ClusterCorpus
     from ..ngram.corpus import Corpus
 
 COMPILE_NOTE = "compiling kernels (first run only, cached afterwards)…"
@@ -74,12 +75,12 @@ def token_pieces(
         raise InputEmpty("the input holds no text", remedy="name files that hold text")
 
 
-def show_read(bar: Bar, corpus: Corpus) -> None:
+def show_read(bar: Bar, corpus: Corpus | ClusterCorpus) -> None:
     """Show on a bar how much of the inputs has been read."""
     bar.update(corpus.bytes_read, corpus.total_bytes)
 
 
-def warn_of_repairs(corpus: Corpus, out: Output) -> None:
+def warn_of_repairs(corpus: Corpus | ClusterCorpus, out: Output) -> None:
     """Warn of what was not text: invalid UTF-8, and files in folders that were left out."""
     n_invalid, n_files = corpus.stats.n_invalid_utf8, corpus.stats.n_invalid_files
     if n_invalid:
@@ -98,7 +99,7 @@ def describe_files(paths: Sequence[str]) -> list[dict[str, Any]]:
     return [{"path": path, "bytes": Path(path).stat().st_size} for path in paths]
 
 
-def describe_corpus(corpus: Corpus) -> list[dict[str, Any]]:
+def describe_corpus(corpus: Corpus | ClusterCorpus) -> list[dict[str, Any]]:
     """Return the record's entry for each text that a command read; null bytes for stdin."""
     return [{"path": source.path, "bytes": source.size} for source in corpus.sources]
 

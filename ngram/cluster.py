@@ -198,8 +198,9 @@ def _explained(address: str) -> Iterator[None]:
     except DraftsmithError:
         raise
     except KilledWorker as error:
+        died = error.allowed_failures + 1
         raise ClusterLost(
-            f"dask gave up: {error.allowed_failures + 1} workers died on one task",
+            f"dask gave up: {died} worker{'s' if died > 1 else ''} died while on one task",
             remedy="look into the workers' logs; give them more memory, or fewer threads each",
         ) from error
     except (CancelledError, OSError) as error:
