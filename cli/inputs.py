@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..ngram.cluster import ClusterCorpus
     from ..ngram.corpus import Corpus
 
+INPUTS_SHOWN = 1000
 COMPILE_NOTE = "compiling kernels (first run only, cached afterwards)…"
 
 
@@ -100,8 +101,16 @@ def describe_files(paths: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def describe_corpus(corpus: Corpus | ClusterCorpus) -> list[dict[str, Any]]:
-    """Return the record's entry for each text that a command read; null bytes for stdin."""
-    return [{"path": source.path, "bytes": source.size} for source in corpus.sources]
+    """Return the record's entry for each text that a command read; null bytes for stdin.
+
+    Of more than INPUTS_SHOWN the last entry is for all the others.
+    """
+    shown = [{"path": s.path, "bytes": s.size} for s in corpus.sources[:INPUTS_SHOWN]]
+    others = corpus.sources[INPUTS_SHOWN:]
+    if others:
+        n_bytes = sum(source.size or 0 for source in others)
+        shown.append({"path": f"and {len(others)} more", "bytes": n_bytes})
+    return shown
 
 
 def closing_keys(

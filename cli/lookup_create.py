@@ -156,6 +156,7 @@ def create(request: Request, out: Output) -> None:
     from ..engine.tokenizer import load_tokenizer
     from ..ngram.cache_file import write_cache
     from ..ngram.corpus import Corpus, open_corpus
+    from ..ngram.run_files import check_space
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_corpus, warn_of_repairs
 
     check_writable(request.target)
@@ -168,6 +169,9 @@ def create(request: Request, out: Output) -> None:
 
         corpus = open_cluster_corpus(request.files, field=request.field, escape=request.escape)
     _refuse_input_as_target(request.target, corpus)
+    # A twentieth of the text for each size is what a cache of repetitive code takes.
+    least_bytes = (corpus.total_bytes or 0) * len(request.orders) // 20
+    check_space(Path(request.target).resolve().parent, least_bytes, "caches of such a corpus")
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         with stages.stage("load"):

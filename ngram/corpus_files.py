@@ -39,7 +39,7 @@ _FOREIGN = frozenset(
 Layout = Literal["text", "json-lines", "token-ids"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """One input file, or standard input.
 

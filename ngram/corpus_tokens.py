@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine.tokenizer import Tokenizer
-from .corpus import Document
+from .corpus import Document, id_blocks
 
 
 def document_tokens(
@@ -31,7 +31,8 @@ def document_tokens(
         else:
             for document in group:
                 assert document.tokens is not None
-                yield first, document.tokens, False
+                for tokens in id_blocks(document.tokens):
+                    yield first, tokens, False
                 first += 1
 
 

@@ -36,7 +36,7 @@ def check_space(folder: Path, n_bytes: int, what: str) -> None:
         raise DiskFull(
             f"{what} need about {n_bytes / 1e6:,.0f} MB on the disk of {folder}, and "
             f"{free / 1e6:,.0f} MB are free",
-            remedy="free space there, name another folder, or raise --max-memory",
+            remedy="free space there, or name an output on another disk",
         )
 
 
@@ -93,7 +93,7 @@ class TemporaryFile:
             return error
         return DiskFull(
             f"a temporary file in {self._folder} can't be written ({os.strerror(error.errno)})",
-            remedy="free space there, name another folder, or raise --max-memory",
+            remedy="free space there, or name an output on another disk",
         )
 
 

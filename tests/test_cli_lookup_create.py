@@ -9,10 +9,12 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import Done
+from draftsmith.cli import inputs
 from draftsmith.engine.errors import ExitStatus
 from draftsmith.ngram import count
 from draftsmith.ngram.cache import KeyLayout
@@ -302,3 +304,23 @@ def test_max_memory_does_not_show_in_the_cache(
     assert record["options"]["max_memory"] == 2_000_000_000
     assert (tmp_path / "out.lcs").read_bytes() == whole
     assert left_over(tmp_path) == ["out.lcs"]
+
+
+def test_disk_too_full_to_begin(
+    create: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour's work before it shows that the cache can never fit."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+    refused(create("-f", text), ExitStatus.DISK_FULL, "are free", tmp_path)
+
+
+def test_many_files_in_the_record(
+    create: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of a million lines for a folder of as many files, or bytes missing from it."""
+    for i in range(7):
+        (tmp_path / f"{i}.txt").write_text("ab" * (i + 1))
+    monkeypatch.setattr(inputs, "INPUTS_SHOWN", 4)
+    shown = create("-f", tmp_path, "--json").record["inputs"]
+    assert [one["bytes"] for one in shown] == [2, 4, 6, 8, 10 + 12 + 14]
+    assert shown[-1]["path"] == "and 3 more"
