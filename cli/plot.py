@@ -7,13 +7,17 @@ settings of the user's go into a file.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from ..engine.errors import UsageError
+import typer
+
+from ..engine.errors import InputMalformed, InputUnreadable, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,9 +82,7 @@ def check_plot(path: str) -> None:
     from ..engine.atomic_file import check_writable
 
     if Path(path).suffix.lower() not in SUFFIXES:
-        raise UsageError(
-            f"--plot {path} is neither a .png nor a .svg file", remedy="name one that is"
-        )
+        raise UsageError(f"{path} is neither a .png nor a .svg file", remedy="name one that is")
     if find_spec("matplotlib") is None:
         raise UsageError(
             "figures need matplotlib, which is not installed",
@@ -157,13 +159,17 @@ def _picture(figure: Figure, kind: str) -> bytes:
 
 def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     """Draw one panel; ``names`` gives each series its style."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
     heights: list[float] = []
+    tops: list[float] = []
     for series in panel.series:
         points = sorted(tuple(map(float, p)) for p in series.points if None not in p)  # type: ignore[arg-type]
         if not points:
             continue
         x, y, least, most = zip(*points, strict=True)
         heights += y
+        tops += most
         style = names.index(series.name) if series.name else 0
         below = [max(0.0, middle - low) for middle, low in zip(y, least, strict=True)]
         above = [max(0.0, high - middle) for middle, high in zip(y, most, strict=True)]
@@ -180,10 +186,56 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
             capsize=3,
         )
     axes.set_title(panel.label)
+    axes.xaxis.set_major_formatter("{x:g}")
     if not heights:
         axes.text(0.5, 0.5, "nothing to show", transform=axes.transAxes, ha="center")
     elif min(heights) > 0 and max(heights) / min(heights) > _LOG_FROM:
-        axes.set_yscale("log")
         axes.set_title(f"{panel.label} (log scale)")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
     elif panel.from_zero:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max(tops) or 1)
+
+
+def command(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A JSON file.")],
+    path: Annotated[str, typer.Argument(metavar="FIGURE", help="A .png or .svg file to write.")],
+) -> Callable[[], None]:
+    """Draw a figure from a description (docs/compare-corpora.md); for the scripts."""
+    return partial(_draw_described, data, path)
+
+
+def _draw_described(data: str, path: str) -> None:
+    check_plot(path)
+    try:
+        text = Path(data).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputUnreadable(
+            f"{data} can't be read ({error.strerror})", remedy="name a JSON file"
+        ) from error
+    try:
+        figure = _described(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputMalformed(
+            f"{data} does not describe a figure ({type(error).__name__}: {error})",
+            remedy="see docs/compare-corpora.md",
+        ) from error
+    draw(figure, path)
+
+
+def _described(record: dict[str, Any]) -> Figure:
+    """Return the figure that a JSON object describes; its keys are the fields' names."""
+    panels = []
+    for panel in record["panels"]:
+        series = [
+            Series(one["name"], [tuple(map(_number, point)) for point in one["points"]])
+            for one in panel["series"]
+        ]
+        panels.append(Panel(panel["label"], series, panel["from_zero"]))
+    return Figure(record["title"], record["x_label"], panels)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)

@@ -162,3 +162,35 @@ def test_an_old_figure_stays_until_the_end(
     assert stats("--plot", "x.png").status == ExitStatus.DISK_FULL
     assert (tmp_path / "x.png").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ids.npy", "x.png"]
+
+
+# --- plot-figure, for the scripts -----------------------------------------------------------------
+
+DESCRIPTION = """{"title": "t", "x_label": "x", "panels": [
+    {"label": "p", "from_zero": true,
+     "series": [{"name": "one", "points": [[0, 1, 1, 1], [1, null, null, null], [2, 90, 80, 95]]}]}
+]}"""
+
+
+def test_described_figure(cli: Cli, tmp_path: Path) -> None:
+    """A description that the scripts write and the command does not understand."""
+    (tmp_path / "x.json").write_text(DESCRIPTION)
+    assert cli("plot-figure", tmp_path / "x.json", tmp_path / "x.png") == Done(0, "", "")
+    points: list[plot.Point] = [(0, 1, 1, 1), (1, None, None, None), (2, 90, 80, 95)]
+    draw(Figure("t", "x", [Panel("p", [Series("one", points)])]), str(tmp_path / "y.png"))
+    assert (tmp_path / "x.png").read_bytes() == (tmp_path / "y.png").read_bytes()
+    assert "plot-figure" not in cli("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", DESCRIPTION.replace("null", '"many"'), DESCRIPTION.replace("[2", "{")]
+)
+def test_no_description_of_a_figure(cli: Cli, tmp_path: Path, text: str) -> None:
+    """A traceback for a damaged description."""
+    (tmp_path / "x.json").write_text(text)
+    done = cli("plot-figure", tmp_path / "x.json", tmp_path / "x.png")
+    assert done.status == ExitStatus.INPUT_MALFORMED
+    assert "does not describe a figure" in done.error
+    done = cli("plot-figure", tmp_path / "y.json", tmp_path / "x.png")
+    assert done.status == ExitStatus.INPUT_UNREADABLE
+    assert not (tmp_path / "x.png").exists()
