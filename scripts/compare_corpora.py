@@ -71,11 +71,16 @@ class Row:
         if value is not None:
             self.samples.setdefault(name, []).append(value)
 
+    def spread(self, name: str) -> tuple[float | None, ...]:
+        """Return the median, the least and the most of a figure's samples, or its only value."""
+        samples = self.samples.get(name)
+        if samples:
+            return median(samples), min(samples), max(samples)
+        return (getattr(self, name, None),) * 3
+
     def median(self, name: str) -> float | None:
-        """Return a figure: the median of its samples, or the only value that there is."""
-        if name in self.samples:
-            return median(self.samples[name])
-        return getattr(self, name, None)
+        """Return the median of a figure's samples, or its only value."""
+        return self.spread(name)[0]
 
     @property
     def accept_percent(self) -> float | None:
@@ -94,7 +99,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
     except KeyboardInterrupt:
-        print("error: interrupted; the rows so far are in the CSV", file=sys.stderr)
+        print("error: interrupted; the CSV holds the sizes that were done", file=sys.stderr)
         sys.exit(ExitStatus.INTERRUPTED)
 
 
@@ -294,10 +299,7 @@ def csv_of(rows: Sequence[Row], options: argparse.Namespace) -> str:
         }
         cells["accept_percent"] = row.accept_percent
         for name in SPREAD:
-            samples = row.samples.get(name)
-            cells[name] = row.median(name)
-            cells[f"{name}_min"] = min(samples) if samples else None
-            cells[f"{name}_max"] = max(samples) if samples else None
+            cells[name], cells[f"{name}_min"], cells[f"{name}_max"] = row.spread(name)
         for name in RATIOS:
             cells[f"{name}_ratio"] = ratio(row, rows, name)
         cells |= {
@@ -321,17 +323,15 @@ def figure_of(rows: Sequence[Row], options: argparse.Namespace) -> dict:
     """Return the description of the figure: four panels, a line a tool."""
     tools = list(dict.fromkeys(row.tool for row in rows))
 
+    def points(tool: str, name: str, scale: float) -> list[list[float | None]]:
+        return [
+            [row.corpus_bytes / MB, *(None if y is None else y * scale for y in row.spread(name))]
+            for row in rows
+            if row.tool == tool
+        ]
+
     def panel(label: str, name: str, scale: float = 1, from_zero: bool = True) -> dict:
-        series = []
-        for tool in tools:
-            points = []
-            for row in (row for row in rows if row.tool == tool):
-                samples = row.samples.get(name) or [row.median(name)]
-                scaled = [value * scale for value in samples if value is not None] or [None]
-                middle = median(scaled) if scaled != [None] else None
-                ends = (min(scaled), max(scaled)) if scaled != [None] else (None, None)
-                points.append((row.corpus_bytes / MB, middle, *ends))
-            series.append({"name": tool, "points": points})
+        series = [{"name": tool, "points": points(tool, name, scale)} for tool in tools]
         return {"label": label, "from_zero": from_zero, "series": series}
 
     numbers = f"-c {options.ctx_size}, --draft-max {options.draft_max}"
