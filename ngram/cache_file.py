@@ -25,6 +25,7 @@ from ..engine.errors import (
     CacheTruncated,
     InputUnreadable,
 )
+from ..engine.pages import byte_blocks
 from .cache import COUNT_MAX, ORDER_MAX, Format, NgramCache, OrderTable, check_cache
 from .llama_format import llama_parts, read_llama
 
@@ -67,7 +68,10 @@ def _native_parts(cache: NgramCache) -> Iterator[bytes | memoryview]:
     rows = []
     for name, dtype, array in arrays:
         padding = bytes(_padded(array.nbytes) - array.nbytes)
-        crc = zlib.crc32(padding, zlib.crc32(memoryview(array).cast("B") if array.size else b""))
+        crc = 0
+        for block in byte_blocks(array):
+            crc = zlib.crc32(block, crc)
+        crc = zlib.crc32(padding, crc)
         rows.append(_ENTRY.pack(name.encode(), dtype.encode(), crc, offset, array.size))
         offset += _padded(array.nbytes)
     table = b"".join(rows)
@@ -78,7 +82,7 @@ def _native_parts(cache: NgramCache) -> Iterator[bytes | memoryview]:
     yield head + struct.pack("<I", zlib.crc32(head)) + table
     for _, _, array in arrays:
         if array.size:
-            yield memoryview(array).cast("B")
+            yield from byte_blocks(array)
             yield bytes(_padded(array.nbytes) - array.nbytes)
 
 

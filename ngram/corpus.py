@@ -12,7 +12,6 @@ A file named twice is two documents. Newlines, Windows ones too, and a byte orde
 from __future__ import annotations
 
 import io
-import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine.errors import DraftsmithError, InputMalformed
+from ..engine.pages import forget_pages
 from .corpus_decode import drop_last_newline, json_line_texts, process_escapes, repair_utf8
 from .corpus_files import (
     Source,
@@ -242,7 +242,7 @@ def load_token_ids(source: Source, store: Store = LOCAL) -> npt.NDArray[np.int32
                 f"is not a token id (0 to {_MAX_ID})",
                 remedy="make the file again with the model's own token ids",
             )
-        _forget_pages(mapped)
+        forget_pages(mapped)
     tokens = np.ascontiguousarray(mapped, dtype=np.int32)
     tokens.flags.writeable = False
     return tokens
@@ -255,16 +255,7 @@ def id_blocks(tokens: npt.NDArray[np.int32]) -> Iterator[npt.NDArray[np.int32]]:
     """
     for start in range(0, max(1, len(tokens)), _IDS_BLOCK):
         yield tokens[start : start + _IDS_BLOCK]
-        _forget_pages(tokens)
-
-
-def _forget_pages(mapped: npt.NDArray[np.integer]) -> None:
-    """Let go of the pages of a mapped file that were read: they count as this process's memory."""
-    base: object = mapped
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        base.madvise(mmap.MADV_DONTNEED)
+        forget_pages(tokens)
 
 
 def _map_ids(source: Source) -> npt.NDArray[np.integer]:
