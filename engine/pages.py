@@ -18,8 +18,8 @@ def forget_pages(array: np.ndarray) -> None:
     The array must not have been written to in a private map: that would be undone.
     """
     base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
     if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         base.madvise(mmap.MADV_DONTNEED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +21,17 @@ def test_blocks_are_the_bytes(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(blocks) == -(-4 * n // 100)
 
 
-@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("mode", ["r", "r+", "buffer"])
 def test_pages_are_let_go_and_come_back(mode: str, tmp_path: Path) -> None:
     """A cache larger than memory that fills it while it is written; or what was written to a
     shared map lost with its pages."""
     path = tmp_path / "array"
     np.full(8 << 20, 7, np.int64).tofile(path)
-    array = np.memmap(path, np.int64, mode)
+    if mode == "buffer":
+        with path.open("rb") as file:
+            array = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.int64)
+    else:
+        array = np.memmap(path, np.int64, mode)
     if mode == "r+":
         array[-1] = 8
     status = Path("/proc/self/status")
