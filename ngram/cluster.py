@@ -42,8 +42,10 @@ _CONNECT_S = 5
 # How often to look whether the cluster is still there, and how long it may be without a worker.
 _WATCH_S = 2.0
 _NO_WORKER_S = 30.0
-# Files of a task: about as many bytes (compressed ones count for more), and no more files.
-_GROUP_BYTES = 32 << 20
+# Files of a task: so many a thread of the cluster, of as many bytes at least and at most
+# (compressed ones count for more), and no more files.
+_TASKS_A_THREAD = 4
+_GROUP_BYTES = (1 << 20, 32 << 20)
 _GROUP_FILES = 2000
 _EXPANSION = 4
 # Ranges grow no smaller than this; pieces are added up so many at a time.
@@ -248,8 +250,12 @@ class _Futures:
 
 def _start(client: Client, job: Job, corpus: ClusterCorpus) -> _Futures:
     """Send the graph."""
-    groups = list(_groups(corpus.sources))
-    n_ranges = min(max(sum(map(_weight, corpus.sources)) // _RANGE_BYTES, _RANGES[0]), _RANGES[1])
+    weight = sum(map(_weight, corpus.sources))
+    n_threads = max(1, sum(client.nthreads().values()))
+    groups = list(
+        _groups(corpus.sources, _within(weight // (_TASKS_A_THREAD * n_threads), _GROUP_BYTES))
+    )
+    n_ranges = _within(weight // _RANGE_BYTES, _RANGES)
     graph, reports, sizes, ranges = _graph(job, groups, corpus.sources, n_ranges)
     futures = client.get(graph, [reports, sizes, ranges], sync=False, retries=_RETRIES)
     n_bytes = [sum(source.size or 0 for source in group) for group in groups]
@@ -303,12 +309,16 @@ def _weight(source: Source) -> int:
     return (source.size or 0) * (_EXPANSION if source.compression else 1)
 
 
-def _groups(sources: Sequence[Source]) -> Iterator[list[Source]]:
-    """Neighbouring files, as many as one task should count; never less than one."""
+def _within(value: int, limits: tuple[int, int]) -> int:
+    return min(max(value, limits[0]), limits[1])
+
+
+def _groups(sources: Sequence[Source], n_bytes: int) -> Iterator[list[Source]]:
+    """Neighbouring files of about ``n_bytes`` together; one file at least."""
     group: list[Source] = []
     weight = 0
     for source in sources:
-        if group and (weight + _weight(source) > _GROUP_BYTES or len(group) == _GROUP_FILES):
+        if group and (weight + _weight(source) > n_bytes or len(group) == _GROUP_FILES):
             yield group
             group, weight = [], 0
         group.append(source)

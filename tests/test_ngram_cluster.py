@@ -107,7 +107,7 @@ def dask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
 @pytest.fixture(autouse=True)
 def _small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several tasks for a small corpus, and two levels of adding up."""
-    monkeypatch.setattr(cluster_module, "_GROUP_BYTES", 4000)
+    monkeypatch.setattr(cluster_module, "_GROUP_BYTES", (4000, 4000))
     monkeypatch.setattr(cluster_module, "_FAN_IN", 3)
 
 
