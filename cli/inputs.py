@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,10 @@ if TYPE_CHECKING:
 
     from ..engine.jit import CompileWatch
     from ..engine.tokenizer import Tokenizer
-    from ..ngram.corpus import Corpus, Document
+    from ..ngram.cluster import ClusterCorpus
+    from ..ngram.corpus import Corpus
 
+INPUTS_SHOWN = 1000
 COMPILE_NOTE = "compiling kernels (first run only, cached afterwards)…"
 
 
@@ -46,7 +47,8 @@ class Stages:
         finally:
             spent_ns = time.perf_counter_ns() - start_ns
             spent_ns -= round((self._watch.seconds - compiled_s) * 1e9)
-            self._ns[name] = self._ns.get(name, 0) + spent_ns
+            # A thread may have compiled meanwhile, for longer than this took.
+            self._ns[name] = self._ns.get(name, 0) + max(0, spent_ns)
 
     def seconds(self, name: str) -> float:
         """Return what a stage has taken so far."""
@@ -64,37 +66,22 @@ def token_pieces(
     ------
     InputEmpty : neither text nor ids in any document; a BOS alone is nothing to count.
     """
-    first, n_ids = 0, 0
-    for is_text, group in groupby(corpus.documents(), key=lambda one: one.blocks is not None):
-        if is_text:
-            number = first
-            texts = _blocks(group)
-            for index, tokens in tokenizer.encode_documents(texts, n_threads=n_threads):
-                number = first + index
-                yield number, tokens
-            first = number + 1
-        else:
-            for document in group:
-                assert document.tokens is not None
-                yield first, document.tokens
-                first += 1
-                n_ids += document.tokens.size
+    from ..ngram.corpus_tokens import document_tokens
+
+    n_ids = 0
+    for number, tokens, is_text in document_tokens(corpus.documents(), tokenizer, n_threads):
+        n_ids += 0 if is_text else tokens.size
+        yield number, tokens
     if not corpus.stats.n_bytes and not n_ids:
         raise InputEmpty("the input holds no text", remedy="name files that hold text")
 
 
-def _blocks(documents: Iterator[Document]) -> Iterator[Iterator[bytes]]:
-    for document in documents:
-        assert document.blocks is not None
-        yield document.blocks
-
-
-def show_read(bar: Bar, corpus: Corpus) -> None:
+def show_read(bar: Bar, corpus: Corpus | ClusterCorpus) -> None:
     """Show on a bar how much of the inputs has been read."""
     bar.update(corpus.bytes_read, corpus.total_bytes)
 
 
-def warn_of_repairs(corpus: Corpus, out: Output) -> None:
+def warn_of_repairs(corpus: Corpus | ClusterCorpus, out: Output) -> None:
     """Warn of what was not text: invalid UTF-8, and files in folders that were left out."""
     n_invalid, n_files = corpus.stats.n_invalid_utf8, corpus.stats.n_invalid_files
     if n_invalid:
@@ -113,9 +100,17 @@ def describe_files(paths: Sequence[str]) -> list[dict[str, Any]]:
     return [{"path": path, "bytes": Path(path).stat().st_size} for path in paths]
 
 
-def describe_corpus(corpus: Corpus) -> list[dict[str, Any]]:
-    """Return the record's entry for each text that a command read; null bytes for stdin."""
-    return [{"path": source.path, "bytes": source.size} for source in corpus.sources]
+def describe_corpus(corpus: Corpus | ClusterCorpus) -> list[dict[str, Any]]:
+    """Return the record's entry for each text that a command read; null bytes for stdin.
+
+    Of more than INPUTS_SHOWN the last entry is for all the others.
+    """
+    shown = [{"path": s.path, "bytes": s.size} for s in corpus.sources[:INPUTS_SHOWN]]
+    others = corpus.sources[INPUTS_SHOWN:]
+    if others:
+        n_bytes = sum(source.size or 0 for source in others)
+        shown.append({"path": f"and {len(others)} more", "bytes": n_bytes})
+    return shown
 
 
 def closing_keys(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -18,10 +20,16 @@ from .output import Output, Table, number, size
 if TYPE_CHECKING:
     from ..engine.tokenizer import Tokenizer
     from ..ngram.cache import NgramCache
+    from ..ngram.cluster import ClusterCorpus
     from ..ngram.corpus import Corpus
     from .inputs import Stages
 
 ORDER_MAX = 4
+# Measured: a thread's table of known pieces and its buffers; the kernels when they are loaded, and
+# blocks of text on their way; the least that counting works well in.
+_THREAD_BYTES = 48_000_000
+_MORE_BYTES = 64_000_000
+_LEAST_BYTES = 32_000_000
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,27 @@ class Request:
     field: str | None
     escape: bool
     n_threads: int | None
+    max_memory: int | None
+    dask: str | None
     ngram_min: int
     ngram_max: int
+
+    @property
+    def orders(self) -> range:
+        """N-gram sizes."""
+        return range(self.ngram_min, self.ngram_max + 1)
+
+
+class Counted(NamedTuple):
+    """What counting came to; None is what a cluster's workers keep to themselves."""
+
+    cache: NgramCache
+    n_tokens: int
+    spilled_bytes: int | None = None
+    n_runs: int | None = None
+    cpu_s: float | None = None
+    n_threads: int | None = None
+    max_memory: int | None = None
 
 
 def command(
@@ -65,6 +92,24 @@ def command(
     field: options.Field = None,
     escape: options.Escape = False,
     threads: options.Threads = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--max-memory",
+            metavar="SIZE",
+            help="Memory of the whole command, such as 600M or 2G; what does not fit goes through "
+            "temporary files beside OUT. Default: half of what is free.",
+        ),
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            "--dask",
+            metavar="ADDRESS",
+            help="Count on the workers of this Dask scheduler (host:port). FILE may be a URL then, "
+            "such as s3://bucket/*.txt.",
+        ),
+    ] = None,
     json: options.Json = False,
     csv: options.Csv = False,
     no_header: options.NoHeader = False,
@@ -81,6 +126,11 @@ def command(
             f"--ngram-min {ngram_min} is above --ngram-max {ngram_max}",
             remedy="give a range from small to large",
         )
+    if dask is not None and (threads or max_memory):
+        raise UsageError(
+            f"{'--threads' if threads else '--max-memory'} is for this machine, not for --dask's",
+            remedy="give --nthreads and --memory-limit to dask worker instead",
+        )
     request = Request(
         model=model,
         files=file + (more or []),
@@ -89,6 +139,8 @@ def command(
         field=field,
         escape=escape,
         n_threads=threads,
+        max_memory=None if max_memory is None else _bytes_of("--max-memory", max_memory),
+        dask=dask,
         ngram_min=ngram_min,
         ngram_max=ngram_max,
     )
@@ -99,24 +151,36 @@ def create(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
     start_ns = time.perf_counter_ns()
     from ..engine.atomic_file import check_writable
-    from ..engine.host import n_usable_threads
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
     from ..engine.tokenizer import load_tokenizer
     from ..ngram.cache_file import write_cache
-    from ..ngram.corpus import open_corpus
+    from ..ngram.corpus import Corpus, open_corpus
+    from ..ngram.run_files import check_space
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_corpus, warn_of_repairs
 
     check_writable(request.target)
     model = resolve_model(request.model)
-    corpus = open_corpus(request.files, field=request.field, escape=request.escape)
+    corpus: Corpus | ClusterCorpus
+    if request.dask is None:
+        corpus = open_corpus(request.files, field=request.field, escape=request.escape)
+    else:
+        from ..ngram.cluster import open_cluster_corpus
+
+        corpus = open_cluster_corpus(request.files, field=request.field, escape=request.escape)
     _refuse_input_as_target(request.target, corpus)
-    n_threads = request.n_threads or n_usable_threads()
+    # A twentieth of the text for each size is what a cache of repetitive code takes.
+    least_bytes = (corpus.total_bytes or 0) * len(request.orders) // 20
+    check_space(Path(request.target).resolve().parent, least_bytes, "caches of such a corpus")
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         with stages.stage("load"):
             tokenizer = load_tokenizer(model)
-        cache, n_tokens = _count(request, corpus, tokenizer, n_threads, stages, out)
+        if isinstance(corpus, Corpus):
+            counted = _count(request, corpus, tokenizer, stages, out)
+        else:
+            counted = _count_on_cluster(request, corpus, tokenizer, stages, out)
+        cache = counted.cache
         with stages.stage("write"):
             file_bytes = write_cache(request.target, cache, format=request.format)
     warn_of_repairs(corpus, out)
@@ -126,13 +190,16 @@ def create(request: Request, out: Output) -> None:
         "n_documents": corpus.stats.n_documents,
         "n_bytes": corpus.stats.n_bytes,
         "n_invalid_utf8": corpus.stats.n_invalid_utf8,
-        "n_tokens": n_tokens,
+        "n_tokens": counted.n_tokens,
         "n_ngrams": cache.n_ngrams,
         "n_entries": cache.n_entries,
         "file_bytes": file_bytes,
+        "spilled_bytes": counted.spilled_bytes,
+        "n_runs": counted.n_runs,
         "load_ms": stages.seconds("load") * 1e3,
         "tokenize_s": stages.seconds("tokenize"),
         "count_s": stages.seconds("count"),
+        "count_cpu_s": counted.cpu_s,
         "write_s": stages.seconds("write"),
         "total_s": (time.perf_counter_ns() - start_ns) / 1e9,
     }
@@ -142,14 +209,16 @@ def create(request: Request, out: Output) -> None:
         "ngram_max": request.ngram_max,
         "field": request.field,
         "escape": request.escape,
-        "threads": n_threads,
+        "threads": counted.n_threads,
+        "max_memory": counted.max_memory,
+        "dask": request.dask,
     }
     tail = closing_keys(chosen, describe_corpus(corpus), watch.seconds)
     record = {"command": "lookup-create", **counts, **tail}
     out.result(record, [_table(record)])
 
 
-def _refuse_input_as_target(target: str, corpus: Corpus) -> None:
+def _refuse_input_as_target(target: str, corpus: Corpus | ClusterCorpus) -> None:
     """Refuse to write the cache over a text that it is made from."""
     for source in corpus.sources:
         both = os.path.exists(target) and os.path.exists(source.path)
@@ -160,33 +229,91 @@ def _refuse_input_as_target(target: str, corpus: Corpus) -> None:
             )
 
 
+def _bytes_of(option: str, text: str) -> int:
+    """Bytes of a size such as 600M, 1.5G or 2GiB; K, M and G are powers of 1000."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([KMGT])(i?)B?)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise UsageError(
+            f"{option} {text} is not a size", remedy="give a number with K, M or G, such as 600M"
+        )
+    digits, unit, binary = match.groups()
+    power = "KMGT".index(unit.upper()) + 1 if unit else 0
+    return int(float(digits) * (1024 if binary else 1000) ** power)
+
+
+def _share_memory(max_memory: int | None, n_threads: int) -> tuple[int, int]:
+    """Return the limit of the command in bytes, and what of it is left for counting.
+
+    Raises
+    ------
+    UsageError : too little is left
+    """
+    from ..engine.host import available_memory_bytes, rss_bytes
+
+    rest = rss_bytes() + n_threads * _THREAD_BYTES + _MORE_BYTES
+    least = rest + _LEAST_BYTES
+    if max_memory is None:
+        max_memory = max(least, available_memory_bytes() // 2)
+    if max_memory < least:
+        fewer = ", or fewer --threads" if n_threads > 1 else ""
+        raise UsageError(
+            f"--max-memory of {size(max_memory)} is too small: Python, the vocabulary and "
+            f"{number(n_threads)} threads take {size(rest)}",
+            remedy=f"give {-(-least // 10**7) * 10}M or more{fewer}",
+        )
+    return max_memory, max_memory - rest
+
+
 def _count(
-    request: Request,
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    n_threads: int,
-    stages: Stages,
-    out: Output,
-) -> tuple[NgramCache, int]:
-    """Return the cache of the corpus and the number of tokens counted."""
+    request: Request, corpus: Corpus, tokenizer: Tokenizer, stages: Stages, out: Output
+) -> Counted:
+    """Count a corpus on this machine."""
+    from ..engine.host import n_usable_threads
     from ..ngram.count import NgramCounter
     from .inputs import show_read, token_pieces
 
-    orders = range(request.ngram_min, request.ngram_max + 1)
-    counter = NgramCounter(orders=orders, n_vocab=tokenizer.n_vocab)
-    pieces = token_pieces(corpus, tokenizer, n_threads)
-    with out.progress("counting", unit="bytes") as bar:
-        while True:
-            with stages.stage("tokenize"):
-                piece = next(pieces, None)
-            if piece is None:
-                break
-            with stages.stage("count"):
-                counter.add(*piece)
-            show_read(bar, corpus)
+    n_threads = request.n_threads or n_usable_threads()
+    max_memory, count_memory = _share_memory(request.max_memory, n_threads)
+    with (
+        NgramCounter(
+            orders=request.orders,
+            n_vocab=tokenizer.n_vocab,
+            n_threads=n_threads,
+            max_memory=count_memory,
+            folder=Path(request.target).resolve().parent,
+        ) as counter,
+        out.progress("counting", unit="bytes") as bar,
+    ):
+        with stages.stage("tokenize"):
+            for document, tokens in token_pieces(corpus, tokenizer, n_threads):
+                counter.add(document, tokens)
+                show_read(bar, corpus)
         with stages.stage("count"):
             cache = counter.finish(tokenizer.fingerprint)
-    return cache, counter.n_tokens
+    return Counted(
+        cache,
+        counter.n_tokens,
+        counter.spilled_bytes,
+        counter.n_runs,
+        counter.busy_ns / 1e9,
+        n_threads,
+        max_memory,
+    )
+
+
+def _count_on_cluster(
+    request: Request, corpus: ClusterCorpus, tokenizer: Tokenizer, stages: Stages, out: Output
+) -> Counted:
+    """Count a corpus on the workers of a Dask scheduler."""
+    from ..ngram.cluster import count_on_cluster
+    from .inputs import show_read
+
+    assert request.dask is not None
+    with out.progress("counting", unit="bytes") as bar, stages.stage("tokenize"):
+        cache, n_tokens = count_on_cluster(
+            request.dask, corpus, tokenizer, request.orders, lambda: show_read(bar, corpus)
+        )
+    return Counted(cache, n_tokens)
 
 
 def _table(record: dict[str, Any]) -> Table:
@@ -199,11 +326,12 @@ def _table(record: dict[str, Any]) -> Table:
         ("file size", size(record["file_bytes"])),
         None,
         ("load vocabulary", number(record["load_ms"], 0, " ms")),
-        ("read and tokenize", number(record["tokenize_s"], 2, " s")),
-        ("count", number(record["count_s"], 2, " s")),
+        ("read, tokenize, count", number(record["tokenize_s"], 2, " s")),
+        ("merge counts", number(record["count_s"], 2, " s")),
         ("write", number(record["write_s"], 2, " s")),
         ("compile kernels", number(record["compile_s"], 2, " s")),
         ("in all", number(record["total_s"], 2, " s")),
         ("peak memory", size(record["peak_rss_bytes"])),
+        ("temporary files", size(record["spilled_bytes"])),
     ]
     return Table(f"{record['output']} ({record['format']})", (), rows)

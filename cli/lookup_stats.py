@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,28 +18,32 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..engine.tokenizer import Tokenizer
-    from ..ngram.cache import NgramCache
     from ..ngram.corpus import Corpus
-    from ..ngram.replay import ReplayStats
     from .inputs import Stages
 
+CTX_MOST = 2**31 - 256
 DRAFT_MOST = 4096
+NO_CACHE = "none"
 
 
 @dataclass(frozen=True)
 class Request:
-    """The options of one call."""
+    """The options of one call; every static cache, chunk length and draft length meets every other.
+
+    A static cache of None is the row without one.
+    """
 
     model: str
     files: list[str]
-    static: str | None
+    statics: list[str | None]
     dynamic: str | None
-    n_ctx: int
-    draft_max: int
+    n_ctxs: list[int]
+    draft_maxes: list[int]
     repeat: int
     field: str | None
     escape: bool
     n_threads: int | None
+    plot: str | None
 
 
 def command(
@@ -47,9 +51,13 @@ def command(
     file: options.Files,
     more: options.MoreFiles = None,
     static: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            "-lcs", "--lookup-cache-static", metavar="CACHE", help="Static cache (its bigrams)."
+            "-lcs",
+            "--lookup-cache-static",
+            metavar="CACHE",
+            help="Static cache (its bigrams). May be given many times, for a row each; "
+            "none: the row without one.",
         ),
     ] = None,
     dynamic: Annotated[
@@ -59,32 +67,39 @@ def command(
         ),
     ] = None,
     n_ctx: Annotated[
-        int,
+        list[str] | None,
         typer.Option(
             "-c",
             "--ctx-size",
-            min=0,
-            metavar="N",
+            metavar="N,...",
             envvar="LLAMA_ARG_CTX_SIZE",
-            help="Tokens a chunk, rounded up to a multiple of 256; 0: the model's own.",
+            help="Tokens a chunk, rounded up to a multiple of 256; 0, the default: the model's "
+            "own. Several: a row each.",
         ),
-    ] = 0,
+    ] = None,
     draft_max: Annotated[
-        int,
+        list[str] | None,
         typer.Option(
             "--draft-max",
             "--spec-draft-n-max",
-            min=0,
-            max=DRAFT_MOST,
-            metavar="N",
+            metavar="N,...",
             envvar="LLAMA_ARG_SPEC_DRAFT_N_MAX",
-            help="Longest draft.",
+            help=f"Longest draft, 0 to {DRAFT_MOST}; 3 by default. Several: a row each.",
         ),
-    ] = 3,
+    ] = None,
     repeat: Annotated[
         int,
         typer.Option("--repeat", min=1, metavar="K", help="Replays to time; medians are shown."),
     ] = 1,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="FIGURE",
+            help="Draw the rows over the size of their caches into a .png or .svg file "
+            "(needs draftsmith[plot]).",
+        ),
+    ] = None,
     field: options.Field = None,
     escape: options.Escape = False,
     threads: options.Threads = None,
@@ -102,16 +117,35 @@ def command(
     request = Request(
         model=model,
         files=file + (more or []),
-        static=static,
+        statics=[None if path == NO_CACHE else path for path in static or [NO_CACHE]],
         dynamic=dynamic,
-        n_ctx=n_ctx,
-        draft_max=draft_max,
+        n_ctxs=_numbers("-c", n_ctx or ["0"], CTX_MOST),
+        draft_maxes=_numbers("--draft-max", draft_max or ["3"], DRAFT_MOST),
         repeat=repeat,
         field=field,
         escape=escape,
         n_threads=threads,
+        plot=plot,
     )
     return partial(stats, request, out)
+
+
+def _numbers(flag: str, lists: list[str], most: int) -> list[int]:
+    """Return the numbers in comma lists, in order.
+
+    Raises
+    ------
+    UsageError : something else than a whole number from 0 to ``most``
+    """
+    numbers = []
+    for word in ",".join(lists).split(","):
+        if not (word.strip().isascii() and word.strip().isdecimal() and int(word) <= most):
+            raise UsageError(
+                f"{flag} {','.join(lists)}: {word!r} is not a number from 0 to {most}",
+                remedy="give one number, or several with commas between them",
+            )
+        numbers.append(int(word))
+    return numbers
 
 
 def stats(request: Request, out: Output) -> None:
@@ -120,18 +154,14 @@ def stats(request: Request, out: Output) -> None:
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
     from ..engine.tokenizer import load_tokenizer
-    from ..ngram.cache_file import open_cache
     from ..ngram.corpus import open_corpus
-    from .inputs import (
-        COMPILE_NOTE,
-        Stages,
-        closing_keys,
-        describe_corpus,
-        describe_files,
-        warn_of_repairs,
-    )
-    from .replay_report import record_of, tables_of
+    from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_corpus, warn_of_repairs
+    from .plot import check_plot, draw
+    from .replay_report import figure_of, records_of, sweep_table, tables_of
+    from .sweep import Caches, sweep
 
+    if request.plot is not None:
+        check_plot(request.plot)
     model = resolve_model(request.model)
     corpus = open_corpus(request.files, field=request.field, escape=request.escape)
     n_threads = request.n_threads or n_usable_threads()
@@ -139,36 +169,36 @@ def stats(request: Request, out: Output) -> None:
         stages = Stages(watch)
         with stages.stage("load"):
             tokenizer = load_tokenizer(model)
-        n_ctx = _n_ctx(request.n_ctx, model, out)
-        with stages.stage("caches"):
-            static, dynamic = (
-                open_cache(path, n_vocab=tokenizer.n_vocab, fingerprint=tokenizer.fingerprint)
-                if path is not None
-                else None
-                for path in (request.static, request.dynamic)
-            )
+        n_ctxs = [_n_ctx(wanted, model, out) for wanted in request.n_ctxs]
+        caches = Caches(request.statics, request.dynamic, tokenizer, stages)
         tokens = _tokens(corpus, tokenizer, n_threads, stages, out)
-        runs = _replays(request, tokens, n_ctx, tokenizer.n_vocab, static, dynamic, out)
+        cells = sweep(tokens, caches, n_ctxs, request.draft_maxes, request.repeat, out)
     warn_of_repairs(corpus, out)
+    corpus_keys = {
+        "n_documents": corpus.stats.n_documents,
+        "n_bytes": corpus.stats.n_bytes,
+        "n_invalid_utf8": corpus.stats.n_invalid_utf8,
+    }
     chosen = {
         "model": request.model,
-        "static": request.static,
+        "static": None,
         "dynamic": request.dynamic,
-        "n_ctx": request.n_ctx,
-        "draft_max": request.draft_max,
+        "n_ctx": 0,
+        "draft_max": 0,
         "repeat": request.repeat,
         "field": request.field,
         "escape": request.escape,
         "threads": n_threads,
     }
-    named = [path for path in (request.static, request.dynamic) if path is not None]
-    inputs = describe_corpus(corpus) + describe_files(named)
-    record: dict[str, Any] = {"command": "lookup-stats", **record_of(runs, stages)}
-    record["n_documents"] = corpus.stats.n_documents
-    record["n_bytes"] = corpus.stats.n_bytes
-    record["n_invalid_utf8"] = corpus.stats.n_invalid_utf8
-    record |= closing_keys(chosen, inputs, watch.seconds)
-    out.result(record, tables_of(record))
+    tail = closing_keys(chosen, describe_corpus(corpus), watch.seconds)
+    records = records_of(cells, stages, corpus_keys, tail)
+    if len(records) == 1:
+        out.result(records[0], tables_of(records[0]))
+    else:
+        out.results("lookup-stats", records, [sweep_table(records)])
+    if request.plot is not None:
+        draw(figure_of(records), request.plot)
+        out.note(f"wrote {request.plot}")
 
 
 def _n_ctx(wanted: int, model: Path, out: Output) -> int:
@@ -205,40 +235,3 @@ def _tokens(
             pieces.append(tokens)
             show_read(bar, corpus)
         return np.concatenate(pieces)
-
-
-def _replays(
-    request: Request,
-    tokens: np.ndarray,
-    n_ctx: int,
-    n_vocab: int,
-    static: NgramCache | None,
-    dynamic: NgramCache | None,
-    out: Output,
-) -> list[ReplayStats]:
-    """Replay --repeat times; the counts are the same each time, the times are not."""
-    from ..ngram.replay import replay
-
-    runs: list[ReplayStats] = []
-    with out.progress("replaying", unit="tokens") as bar:
-        for turn in range(request.repeat):
-
-            def show(done: int, total: int, turn: int = turn) -> None:
-                bar.update(turn * total + done, request.repeat * total)
-
-            run = replay(
-                tokens,
-                n_ctx=n_ctx,
-                draft_max=request.draft_max,
-                n_vocab=n_vocab,
-                static=static,
-                dynamic=dynamic,
-                on_progress=show,
-            )
-            assert not runs or (run.n_drafted, run.n_accepted, run.n_rounds) == (
-                runs[0].n_drafted,
-                runs[0].n_accepted,
-                runs[0].n_rounds,
-            ), "two replays of one text differ"
-            runs.append(run)
-    return runs

@@ -81,7 +81,7 @@ def build_app() -> Any:
     """Return the Typer application with every command registered."""
     import typer
 
-    from . import lookup_create, lookup_merge, lookup_stats, output
+    from . import lookup_create, lookup_merge, lookup_stats, output, plot
 
     app = typer.Typer(
         name="draftsmith",
@@ -106,6 +106,7 @@ def build_app() -> Any:
     app.command("lookup-create")(lookup_create.command)
     app.command("lookup-merge")(lookup_merge.command)
     app.command("lookup-stats")(lookup_stats.command)
+    app.command("plot-figure", hidden=True)(plot.command)
     return app
 
 
@@ -137,6 +138,10 @@ def _describe(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MemoryError):
         remedy = "use fewer n-gram sizes, or split the corpus and merge the caches"
         return f"error: out of memory; {remedy}", ExitStatus.INTERNAL
+    if isinstance(error, RuntimeError) and "no locator available" in str(error):  # from Numba
+        what = "no folder to keep compiled kernels in: neither the installed one nor the user's"
+        remedy = "set NUMBA_CACHE_DIR to a folder that can be written"
+        return f"error: {what} can be written; {remedy}", ExitStatus.OUTPUT_NOT_WRITABLE
     if hasattr(error, "format_message"):  # Typer's own complaints about the command line
         return _describe_usage(error), ExitStatus.USAGE
     kind = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

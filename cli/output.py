@@ -12,10 +12,11 @@ import csv
 import io
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..engine.errors import UsageError
@@ -31,6 +32,8 @@ _PIPE_WIDTH = 10_000
 # Tables stand side by side up to this width.
 _LINE = 100
 _GAP = 4
+_BAR = 7
+_EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 Mode = Literal["table", "json", "csv"]
 Cell = str | int | float | None
@@ -45,11 +48,15 @@ class Table:
     title : shown above.
     columns : headings; empty for a plain list of names and values.
     rows : cells, already formatted; a None row parts two groups.
+    bars : columns of bars, shown in a terminal only.
+    expendable : columns to leave out where the terminal is too narrow, the first one first.
     """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str] | None]
+    bars: Sequence[int] = ()
+    expendable: Sequence[int] = ()
 
 
 class Bar:
@@ -143,15 +150,34 @@ class Output:
         if self.mode == "json":
             print(json.dumps(record, allow_nan=False, indent=2))
         elif self.mode == "csv":
-            print(_csv_text(record, header=self.header), end="")
+            print(_csv_text([record], header=self.header), end="")
+        else:
+            _print_tables(tables)
+
+    def results(
+        self, command: str, records: Sequence[Mapping[str, Any]], tables: Sequence[Table]
+    ) -> None:
+        """Print several records: as --json one object with a list, as --csv a row each."""
+        rows = [{"schema": SCHEMA, **_finite(record)} for record in records]
+        if self.mode == "json":
+            whole = {"schema": SCHEMA, "command": command, "rows": rows}
+            print(json.dumps(whole, allow_nan=False, indent=2))
+        elif self.mode == "csv":
+            print(_csv_text(rows, header=self.header), end="")
         else:
             _print_tables(tables)
 
 
 def accept_any_text() -> None:
-    """Let any file name be printed: what the terminal cannot show is escaped, not an error."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    """Let any file name be printed: what the terminal cannot show is escaped, not an error.
+
+    A stream that the caller has closed swallows what is printed, as a null device does.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (open until the end)
+        elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
@@ -203,6 +229,14 @@ def size(n_bytes: float | None) -> str:
     return number(n_bytes, 0 if unit == "B" else 1, f" {unit}")
 
 
+def bar(value: float | None, full: float) -> str:
+    """Draw value as a bar of up to _BAR characters, which stand for ``full``."""
+    if not value or not full:
+        return ""
+    eighths = max(1, round(8 * _BAR * min(1, value / full)))
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8]
+
+
 def _finite(value: Any) -> Any:
     """Return value with null in the place of NaN and infinity, at any depth."""
     if isinstance(value, float):
@@ -214,14 +248,14 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _csv_text(record: Mapping[str, Any], *, header: bool) -> str:
-    """Return a record as CSV: nested keys joined by _, lists by ; (docs/lookup-stats.md)."""
-    flat = dict(_flatten(record))
+def _csv_text(records: Sequence[Mapping[str, Any]], *, header: bool) -> str:
+    """Return records as CSV: nested keys joined by _, lists by ; (docs/lookup-stats.md)."""
+    rows = [dict(_flatten(record)) for record in records]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     if header:
-        writer.writerow(flat)
-    writer.writerow(flat.values())
+        writer.writerow(rows[0])
+    writer.writerows(row.values() for row in rows)
     return text.getvalue()
 
 
@@ -250,13 +284,17 @@ def _print_tables(tables: Sequence[Table]) -> None:
     from rich.table import Table as RichTable
 
     console = Console(highlight=False)
-    if not console.is_terminal:
+    terminal = console.is_terminal
+    if not terminal:
         console = Console(highlight=False, width=_PIPE_WIDTH)
+    with_bars = terminal and not console.options.ascii_only
     line: list[RichTable] = []
     lines = [line]
     room = limit = min(console.width, _LINE)
     for table in tables:
-        shown = _rich_table(table)
+        if not with_bars:
+            table = _without(table, table.bars)
+        shown = _fitting(table, console)
         width = console.measure(shown).maximum + _GAP
         if line and width > room:
             line, room = [], limit
@@ -270,27 +308,60 @@ def _print_tables(tables: Sequence[Table]) -> None:
         console.print()
 
 
+def _fitting(table: Table, console: Console) -> RichTable:
+    """Return a table without as many of its expendable columns as do not fit."""
+    shown = _rich_table(table)
+    for n_gone in range(1, len(table.expendable) + 1):
+        wide = console.options.update(width=_PIPE_WIDTH)
+        if console.measure(shown, options=wide).maximum <= console.width:
+            break
+        shown = _rich_table(_without(table, table.expendable[:n_gone]))
+    return shown
+
+
+def _without(table: Table, gone: Sequence[int]) -> Table:
+    """Return a table without some of its columns."""
+    kept = [i for i in range(len(table.columns)) if i not in gone]
+    if len(kept) == len(table.columns):
+        return table
+    number_of = {old: new for new, old in enumerate(kept)}
+    return replace(
+        table,
+        columns=[table.columns[i] for i in kept],
+        rows=[row if row is None else [row[i] for i in kept] for row in table.rows],
+        bars=[number_of[i] for i in table.bars if i in number_of],
+        expendable=[number_of[i] for i in table.expendable if i in number_of],
+    )
+
+
 def _rich_table(table: Table) -> RichTable:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
     shown = RichTable(
-        title=Text(table.title),
+        title=Text(one_line(table.title)),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD if table.columns else None,
         show_header=bool(table.columns),
         show_edge=False,
         pad_edge=False,
-        padding=(0, 1),
+        padding=(0, 1, 0, 0) if table.expendable else (0, 1),
     )
     n_columns = max(len(row) for row in table.rows if row is not None)
     for i, name in enumerate(table.columns or [""] * n_columns):
-        shown.add_column(name, justify="left" if i == 0 else "right", overflow="fold")
+        left = i == 0 or i in table.bars
+        # Names may be folded; a number in two parts would be read as two numbers.
+        shown.add_column(
+            name,
+            justify="left" if left else "right",
+            overflow="fold",
+            no_wrap=bool(table.columns) and i > 0,
+        )
     for row in table.rows:
         if row is None:
             shown.add_row()  # a rule would be louder than what it parts
         else:
-            shown.add_row(*(Text(cell) for cell in row))
+            shown.add_row(*(Text(one_line(cell)) for cell in row))
     return shown

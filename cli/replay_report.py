@@ -1,40 +1,76 @@
-"""The record of a replay, llama.cpp's names first, and the tables that show it."""
+"""The records of replays, llama.cpp's names first, and the tables and the figure that show them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..ngram.replay import SOURCES, ReplayStats
-from .inputs import Stages
-from .output import Table, number, percent, size
+from ..ngram.replay import SOURCES
+from .inputs import Stages, describe_files
+from .output import Table, bar, number, percent, size
+from .plot import Figure, Panel, Point, Series
+from .sweep import Cell
 
 SIZES = ("1", "2", "3", "4")
 # Positions shown one by one; a longer draft's tail becomes one row.
 POSITIONS_SHOWN = 16
+# Of a sweep's table, what a narrow terminal can do without, from the first.
+EXPENDABLE = (
+    "least..most",
+    "drafted",
+    "accepted",
+    "share",
+    "latency",
+    "memory",
+    "load\nms",
+    "tokens/\nround",
+)
 
 
-def record_of(runs: Sequence[ReplayStats], stages: Stages) -> dict[str, Any]:
+def records_of(
+    cells: Sequence[Cell], stages: Stages, corpus_keys: dict[str, Any], tail: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return a flat record for each cell of a sweep, each with the keys of a call of its own.
+
+    ``tail`` are the closing keys of the whole call; a record's options and inputs are its cell's.
+    """
+    records = []
+    for cell in cells:
+        run = cell.runs[0]
+        options = {"static": cell.static, "n_ctx": run.n_ctx, "draft_max": run.draft_max}
+        named = [path for path in (cell.static, tail["options"]["dynamic"]) if path is not None]
+        own = {
+            "options": tail["options"] | options,
+            "inputs": tail["inputs"] + describe_files(named),
+        }
+        records.append(
+            {"command": "lookup-stats"} | _figures(cell, stages) | corpus_keys | tail | own
+        )
+    return records
+
+
+def _figures(cell: Cell, stages: Stages) -> dict[str, Any]:
     """Return the keys of docs/lookup-stats.md; times are medians over the runs."""
+    runs = cell.runs
     run = runs[0]
     draft_ns = [one.draft_ns for one in runs]
     merge_ns = [one.merge_ns for one in runs]
     draft_s = median(draft_ns) / 1e9
     accept = None if run.accept is None else 100 * run.accept
-    cache_ms = stages.seconds("caches") * 1e3
     return {
         "n_draft": run.draft_max,
         "n_predict": run.n_predict,
         "n_drafted": run.n_drafted,
-        "t_draft_flat_ms": cache_ms,
+        "t_draft_flat_ms": cell.caches_ms,
         "t_draft_ms": draft_s * 1e3,
         "draft_us_per_token": draft_s * 1e6 / run.n_drafted if run.n_drafted else None,
         "draft_tokens_per_s": run.n_drafted / draft_s if draft_s else None,
         "n_accept": run.n_accepted,
         "accept": accept,
         "accept_percent": accept,
-        "load_ms": stages.seconds("load") * 1e3 + cache_ms,
+        "load_ms": stages.seconds("load") * 1e3 + cell.caches_ms,
         "tokenize_ms": stages.seconds("tokenize") * 1e3,
         "merge_ms": median(merge_ns) / 1e6,
         "n_input": run.n_input,
@@ -151,3 +187,103 @@ def _costs(record: Mapping[str, Any]) -> Table:
             ("peak memory", size(record["peak_rss_bytes"])),
         ],
     )
+
+
+def sweep_table(records: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of a sweep, a row a record."""
+    times = [us_per_token(record) for record in records]
+    slowest = max(median_us or 0 for median_us, _, _ in times)
+
+    def cells(key: str, digits: int = 0) -> list[str]:
+        return [number(record[key], digits) for record in records]
+
+    columns = {
+        "cache": _cache_names([record["options"]["static"] for record in records]),
+        "c": [str(record["n_ctx"]) for record in records],
+        "draft": cells("n_draft"),
+        "drafted": cells("n_drafted"),
+        "accepted": cells("n_accept"),
+        "accept\n%": cells("accept_percent", 1),
+        "share": [bar(record["accept_percent"], 100) for record in records],
+        "tokens/\nround": cells("tokens_per_round", 3),
+        "us/\ntoken": [number(median_us, 3) for median_us, _, _ in times],
+        "latency": [bar(median_us, slowest) for median_us, _, _ in times],
+        "least..most": [f"{number(least, 3)}..{number(most, 3)}" for _, least, most in times],
+        "load\nms": cells("t_draft_flat_ms", 1),
+        "memory": [size(record["static_bytes"] or None) for record in records],
+    }
+    if records[0]["options"]["repeat"] == 1:
+        del columns["least..most"]
+    names = list(columns)
+    return Table(
+        "what drafting saves",
+        names,
+        list(zip(*columns.values(), strict=True)),
+        bars=[names.index("share"), names.index("latency")],
+        expendable=[names.index(name) for name in EXPENDABLE if name in names],
+    )
+
+
+def us_per_token(record: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
+    """Return (median, least, most) of the microseconds a drafted token took over the repeats."""
+    n_drafted = record["n_drafted"]
+    if not n_drafted:
+        return None, None, None
+    samples = [ns / 1e3 / n_drafted for ns in record["draft_ns_samples"]]
+    return median(samples), min(samples), max(samples)
+
+
+def _cache_names(paths: Sequence[str | None]) -> list[str]:
+    """Return a short name for each cache: that of its file, or its path where two share one."""
+    whole: dict[str, set[str]] = {}
+    for path in paths:
+        if path is not None:
+            whole.setdefault(Path(path).name, set()).add(path)
+    names = []
+    for path in paths:
+        shared = path is not None and len(whole[Path(path).name]) > 1
+        names.append("none" if path is None else path if shared else Path(path).name)
+    return names
+
+
+def figure_of(records: Sequence[Mapping[str, Any]]) -> Figure:
+    """Return the four panels that show records over the size of their static caches' files."""
+
+    def series(of: Callable[[Mapping[str, Any]], Point], name: str) -> list[Series]:
+        points: dict[str, list[Point]] = {}
+        for record in records:
+            x = _static_file_bytes(record) / 1e6
+            points.setdefault(name.format(**record), []).append((x, *of(record)))
+        return [Series(*item) for item in points.items()]
+
+    each = "-c {n_ctx}, --draft-max {n_draft}"
+    panels = [
+        Panel("drafting, µs per drafted token", series(us_per_token, each)),
+        Panel("opening the caches, ms", series(_load_ms, "")),
+        Panel("memory of the static cache, MB", series(_static_mb, "")),
+        Panel("accepted of drafted tokens, %", series(_accept_percent, each), from_zero=False),
+    ]
+    return Figure("n-gram drafting by size of the static cache", "static cache file, MB", panels)
+
+
+def _load_ms(record: Mapping[str, Any]) -> Point:
+    """Return the time as a height without a spread; none where there is no cache to open."""
+    return (record["t_draft_flat_ms"] if any(_caches(record)) else None,) * 3
+
+
+def _static_mb(record: Mapping[str, Any]) -> Point:
+    return (record["static_bytes"] / 1e6,) * 3
+
+
+def _accept_percent(record: Mapping[str, Any]) -> Point:
+    return (record["accept_percent"],) * 3
+
+
+def _caches(record: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    return record["options"]["static"], record["options"]["dynamic"]
+
+
+def _static_file_bytes(record: Mapping[str, Any]) -> int:
+    """Return the size of the static cache's file; 0 without one."""
+    static = record["options"]["static"]
+    return next((one["bytes"] for one in record["inputs"] if one["path"] == static), 0)

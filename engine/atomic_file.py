@@ -1,4 +1,8 @@
-"""Files that are whole or not there: written beside their target, flushed, renamed."""
+"""Files that are whole or not there: written beside their target, flushed, renamed.
+
+On Linux the new file has no name until it is whole: kill -9 leaves nothing behind, but for the
+moment between naming and renaming it. Elsewhere it leaves a file ``.draftsmith-PID-….tmp``.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,15 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 from .errors import DiskFull, OutputNoFolder, OutputNotWritable
 
+# What O_TMPFILE is answered with by file systems, and by kernels, that lack it.
+_NO_NAMELESS_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -20,21 +28,28 @@ def check_writable(path: str | Path) -> None:
     Raises
     ------
     OutputNoFolder : its folder does not exist
-    OutputNotWritable : it is a folder, or its folder does not let us write
+    OutputNotWritable : it has no name or is no regular file, or its folder does not let us write
     """
-    path = Path(path)
-    folder = path.parent
-    if path.exists() and not path.is_file():  # a rename over a device would replace the device
-        kind = "a folder" if path.is_dir() else "not a regular file"
-        raise OutputNotWritable(f"{path} is {kind}", remedy="name a file to write")
-    if not folder.is_dir():
+    text, path = os.fspath(path), Path(path)
+    try:
+        mode = path.stat().st_mode
+        is_file, is_folder = stat.S_ISREG(mode), stat.S_ISDIR(mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_file, is_folder = True, text.endswith(("/", os.sep))  # Path drops a final slash
+    except OSError as error:  # a folder on the way that is closed to us, a name too long
+        raise _refusal(path, error) from error
+    if not text or is_folder:
+        named = f"{text} is a folder" if text else "the output has no name"
+        raise OutputNotWritable(named, remedy="name a file to write")
+    if not is_file:  # a rename over a device would replace the device
+        raise OutputNotWritable(f"{path} is not a regular file", remedy="name a file to write")
+    if not path.parent.is_dir():
         raise OutputNoFolder(
-            f"the folder {folder} of the output does not exist", remedy="make it first"
+            f"the folder {path.parent} of the output does not exist", remedy="make it first"
         )
     name = _beside(path)
     try:
-        with open(name, "xb"):
-            pass
+        _open_new(name).close()
     except OSError as error:
         raise _refusal(path, error) from error
     finally:
@@ -44,6 +59,43 @@ def check_writable(path: str | Path) -> None:
 def _beside(path: Path) -> Path:
     """A name for a temporary file in the folder of ``path``, known before the file exists."""
     return path.with_name(f".draftsmith-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+
+
+def _open_new(name: Path) -> IO[bytes]:
+    """A new file in the folder of ``name``, which it is to be called; nameless where that works.
+
+    A file without a name is gone with its process, even after kill -9 or a power cut.
+    """
+    if hasattr(os, "O_TMPFILE"):
+        try:
+            file = open(name.parent, "wb", opener=_open_nameless)  # noqa: SIM115
+            if os.path.exists(_link_to(file)):  # not where /proc is not mounted
+                return file
+            file.close()
+        except OSError as error:
+            if error.errno not in _NO_NAMELESS_FILES:
+                raise
+    return open(name, "xb")
+
+
+def _open_nameless(folder: str, _: int) -> int:
+    return os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666)
+
+
+def _link_to(file: IO[bytes]) -> str:
+    return f"/proc/self/fd/{file.fileno()}"
+
+
+def _set_name(file: IO[bytes], name: Path) -> None:
+    """Call a file ``name``, unless that is its name already."""
+    if os.fstat(file.fileno()).st_nlink:
+        return
+    folder = os.open(name.parent, os.O_RDONLY)
+    try:
+        # Without a folder it is link(2) that is called, which links the link instead.
+        os.link(_link_to(file), name.name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 def _remove(name: Path) -> None:
@@ -74,12 +126,13 @@ def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> int:
     name = _beside(path)
     n_bytes = 0
     try:
-        with open(name, "xb") as file:
+        with _open_new(name) as file:
             for part in parts:
                 file.write(part)
                 n_bytes += len(part)
             file.flush()
             os.fsync(file.fileno())
+            _set_name(file, name)
         os.replace(name, path)
     except OSError as error:
         raise _refusal(path, error) from error

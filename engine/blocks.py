@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .errors import InputMalformed
 from .pretokenizers import Splitter
 from .special_tokens import SpecialTokens
 
 BLOCK_BYTES = 1 << 18
+# Encoding a word takes about 40 bytes of memory for each of its own.
+LONGEST_WORD_BYTES = 1 << 22
 _LONGEST_CHARACTER = 4
 
 
@@ -29,6 +32,10 @@ def cut_blocks(
 
     A block ends where the splitter is sure to end a piece and no special token is near. Text
     without such a place is collected until one comes, or the document ends.
+
+    Raises
+    ------
+    InputMalformed : more than LONGEST_WORD_BYTES without such a place
     """
     pending = bytearray()
     searched = 1  # no place to cut before this offset
@@ -39,6 +46,7 @@ def cut_blocks(
         while len(pending) - sight >= max(block_bytes, searched):
             cut, searched = _next_cut(pending, searched, sight, splitter, specials, block_bytes)
             if cut < 0:
+                _refuse_endless(pending)
                 break
             yield Block(bytes(memoryview(pending)[:cut]), is_first, False)
             del pending[:cut]
@@ -66,3 +74,13 @@ def _next_cut(
             return cut, 1
         low = high
     return -1, low
+
+
+def _refuse_endless(pending: bytearray) -> None:
+    if len(pending) > LONGEST_WORD_BYTES:
+        start = bytes(pending[:20]).decode("utf-8", "replace")
+        raise InputMalformed(
+            f"a text goes on for more than {LONGEST_WORD_BYTES >> 20} MiB as one word, or as one "
+            f"run of blanks, from {start!r} on",
+            remedy="break it into words or lines, or leave the file out",
+        )

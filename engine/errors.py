@@ -8,6 +8,8 @@ says what to do about it. Both are single lines.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import partial
+from typing import Any
 
 
 class ExitStatus(IntEnum):
@@ -37,6 +39,9 @@ class ExitStatus(IntEnum):
     OUTPUT_NO_FOLDER = 30
     OUTPUT_NOT_WRITABLE = 31
     DISK_FULL = 32
+    CLUSTER_UNREACHABLE = 40
+    CLUSTER_UNFIT = 41
+    CLUSTER_LOST = 42
     INTERRUPTED = 130
 
 
@@ -58,6 +63,10 @@ class DraftsmithError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}; {self.remedy}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are pickled by their positional arguments, and remedy is none.
+        return partial(type(self), remedy=self.remedy), (self.message,)
 
 
 class UsageError(DraftsmithError):
@@ -190,3 +199,21 @@ class DiskFull(DraftsmithError):
     """No space left for an output file."""
 
     exit_status = ExitStatus.DISK_FULL
+
+
+class ClusterUnreachable(DraftsmithError):
+    """No Dask scheduler answers at the address, or it has no workers."""
+
+    exit_status = ExitStatus.CLUSTER_UNREACHABLE
+
+
+class ClusterUnfit(DraftsmithError):
+    """A Dask worker lacks draftsmith, or has another version of it."""
+
+    exit_status = ExitStatus.CLUSTER_UNFIT
+
+
+class ClusterLost(DraftsmithError):
+    """The Dask scheduler or its workers went away during the work."""
+
+    exit_status = ExitStatus.CLUSTER_LOST

@@ -1,4 +1,4 @@
-"""Read the metadata of a GGUF file: its keys and values, never a tensor.
+"""Read the metadata of a GGUF file: its keys and values, and where its tensors lie.
 
 Every length and every count is checked against what is left of the file before it is used, so a
 truncated or hostile file costs neither memory nor time. An array of strings is copied as one
@@ -34,7 +34,10 @@ U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 # Far above any real file; a count beyond them is damage, not data.
 MAX_PAIRS = 1 << 16
 MAX_STRINGS = 1 << 24
+MAX_TENSORS = 1 << 16
+MAX_DIMENSIONS = 4
 
+_ALIGNMENT = 32  # of the tensors, where the file does not say
 _MIN_TENSOR_INFO_BYTES = 24  # name length, number of dimensions, type, offset
 _REMEDY_DAMAGED = "download or convert the model again"
 _LATER_PART = re.compile(r"^(?P<stem>.*)-\d{5}-of-(?P<count>\d{5})\.gguf$")
@@ -166,6 +169,10 @@ class _Reader:
         )
 
     @property
+    def at(self) -> int:
+        return self._at
+
+    @property
     def n_left(self) -> int:
         return len(self._data) - self._at
 
@@ -260,7 +267,7 @@ def read_metadata(path: Path | str) -> GgufMetadata:
 def _read(reader: _Reader) -> GgufMetadata:
     version = _read_version(reader)
     n_tensors, n_pairs = reader.count(), reader.count()
-    if n_tensors > reader.n_left // _MIN_TENSOR_INFO_BYTES:
+    if n_tensors > min(MAX_TENSORS, reader.n_left // _MIN_TENSOR_INFO_BYTES):
         raise reader.damaged(f"{n_tensors} tensors announced, more than the file can hold")
     if n_pairs > MAX_PAIRS:
         raise reader.damaged(f"{n_pairs} keys announced, at most {MAX_PAIRS} expected")
@@ -274,7 +281,36 @@ def _read(reader: _Reader) -> GgufMetadata:
         values[key] = reader.value()
     metadata = GgufMetadata(reader.path, version, n_tensors, values)
     _check_first_part(metadata)
+    _check_tensors(reader, metadata)
     return metadata
+
+
+def _check_tensors(reader: _Reader, metadata: GgufMetadata) -> None:
+    """Refuse a file that ends before its last tensor begins: a download that was cut short.
+
+    What a tensor's type says about its size is not known here, so that the end of the last one
+    is not looked for.
+    """
+    n_tensors, n_bytes = metadata.n_tensors, reader.at + reader.n_left
+    last = -1
+    for index in range(n_tensors):
+        reader.inside = f"tensor {index + 1} of {n_tensors}"
+        reader.string()
+        n_dimensions = reader.count(U32)
+        if n_dimensions > MAX_DIMENSIONS:
+            raise reader.damaged(f"{n_dimensions} dimensions, at most {MAX_DIMENSIONS} expected")
+        is_empty = 0 in [reader.count() for _ in range(n_dimensions)]
+        reader.count(U32)  # the type
+        offset = reader.count()
+        last = last if is_empty else max(last, offset)
+    alignment = metadata.integer("general.alignment") or _ALIGNMENT
+    start = -(-reader.at // max(1, alignment)) * max(1, alignment)
+    if last >= 0 and start + last >= n_bytes:
+        raise ModelDamaged(
+            f"{reader.path}: the file ends at byte {n_bytes}, but its last tensor begins at byte "
+            f"{start + last}",
+            remedy=_REMEDY_DAMAGED,
+        )
 
 
 def _open_map(path: Path) -> mmap.mmap:

@@ -6,6 +6,7 @@ them imports neither NumPy nor Numba.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
@@ -82,6 +83,16 @@ def cpu_name() -> str:
 def rss_bytes() -> int:
     """Return the resident memory of this process now."""
     return int(psutil.Process().memory_info().rss)
+
+
+def available_memory_bytes() -> int:
+    """Return the memory that this process could take: the machine's, or its control group's."""
+    available = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")  # of a container, version 2; "max" is no limit
+    with contextlib.suppress(OSError, ValueError):
+        limit = int((group / "memory.max").read_text())
+        available = min(available, limit - int((group / "memory.current").read_text()))
+    return max(0, available)
 
 
 def peak_rss_bytes() -> int:

@@ -8,9 +8,11 @@ installed.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from .errors import InputUnreadable, ModelUnknown
 
@@ -68,23 +70,24 @@ def resolve_model(name: str) -> Path:
 
     Raises
     ------
-    InputUnreadable : a path that does not exist, or a folder.
+    InputUnreadable : a path that does not exist or cannot be reached, or a folder.
     ModelUnknown : a known model that is not fetched yet, or a name that nothing has.
     """
     path = Path(name)
-    if path.is_file():
+    kind = _kind_of(path) if name else "missing"
+    if kind == "file":
         return path
-    if path.is_dir():
+    if name in KNOWN_MODELS:  # also where a folder of that name lies in the current one
+        return _fetched(name)
+    if kind == "folder":
         raise InputUnreadable(
             f"model {name} is a folder", remedy="name the .gguf file inside it, its first part"
         )
-    if name in KNOWN_MODELS:
-        return _fetched(name)
-    if path.suffix == ".gguf" or path.name != name:
-        if path.exists():  # a pipe, a device: a GGUF is read from several places at once
-            raise InputUnreadable(
-                f"model {name} is not a regular file", remedy="name a .gguf file on disk"
-            )
+    if kind == "special":  # a pipe, a device: a GGUF is read from several places at once
+        raise InputUnreadable(
+            f"model {name} is not a regular file", remedy="name a .gguf file on disk"
+        )
+    if name and (path.suffix == ".gguf" or path.name != name):
         raise InputUnreadable(f"model file {name} does not exist", remedy="check the path")
     known = ", ".join(sorted(KNOWN_MODELS))
     raise ModelUnknown(
@@ -93,11 +96,27 @@ def resolve_model(name: str) -> Path:
     )
 
 
+def _kind_of(path: Path) -> Literal["file", "folder", "special", "missing"]:
+    """Return what lies at a path, refusing one that cannot even be asked about."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    except OSError as error:
+        raise InputUnreadable(
+            f"model file {path} cannot be read ({os.strerror(error.errno or 0)})",
+            remedy="check the path and its permissions",
+        ) from error
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "special"
+
+
 def _fetched(name: str) -> Path:
     """Return the cached file of a known model, refusing one that is absent or cut short."""
     model = KNOWN_MODELS[name]
     path = cache_folder() / model.file_name
-    if not path.is_file():
+    if _kind_of(path) != "file":
         raise ModelUnknown(f"model {name} is not at {path}", remedy=FETCH_REMEDY)
     if path.stat().st_size != model.n_bytes:
         raise ModelUnknown(

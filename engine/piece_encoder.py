@@ -16,7 +16,7 @@ LARGEST_TABLE = 1 << 20
 
 LONGEST_KEPT = 64  # bytes; longer pieces hardly ever come twice
 _BYTES_PER_ENTRY, _IDS_PER_ENTRY = 12, 5  # what code and prose need, and a little
-_LARGEST_KEPT_BUFFER = 1 << 22  # bytes of text; room for longer blocks is given back
+_LARGEST_KEPT_BUFFER = 1 << 20  # bytes of text; room for longer blocks is given back
 
 
 class PieceEncoder:

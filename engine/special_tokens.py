@@ -10,10 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .errors import ModelDamaged
 from .special_kernels import mark_specials, touches_special
 from .vocabulary import Attribute, Vocabulary
 
 _SPACES = b" \t\n\v\f\r"
+
+# Real vocabularies need some ten thousand; a hostile file would fill the memory with one token.
+_NODES_MOST = 1 << 20
 
 # Where a text is cut: first byte, byte behind the last, and id of a special token or -1.
 Fragment = tuple[int, int, int]
@@ -85,11 +89,21 @@ class SpecialTokens:
 
 
 def _build_trie(texts: list[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """``root_child`` and ``node`` of special_kernels; a token's rank is its place in ``texts``."""
+    """``root_child`` and ``node`` of special_kernels; a token's rank is its place in ``texts``.
+
+    Raises
+    ------
+    ModelDamaged : the tokens are too many, or too long.
+    """
     children: list[dict[int, int]] = [{}]
     rank_of = [-1]
     for rank, text in enumerate(texts):
         place = 0
+        if len(children) + len(text) > _NODES_MOST:
+            raise ModelDamaged(
+                f"the vocabulary's special tokens hold more than {_NODES_MOST} bytes",
+                remedy="convert the model again with current tools",
+            )
         for byte in text:
             if byte not in children[place]:
                 children[place][byte] = len(children)

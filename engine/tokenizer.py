@@ -25,6 +25,11 @@ from .special_tokens import SpecialTokens
 from .spm import SpmSplitter, escape_spaces, spm_rules
 from .vocabulary import SPECIAL, Attribute, Vocabulary, read_vocabulary
 
+# To hand a job to a thread takes as long as to encode some hundred bytes: blocks of short
+# documents go together.
+_BATCH_BYTES = 1 << 14
+_BATCH_BLOCKS = 1 << 8
+
 
 class Tokenizer:
     """The tokenizer of one vocabulary; safe to use from several threads.
@@ -94,7 +99,7 @@ class Tokenizer:
         Yields (index of the document, int32 ids of its next part); every document yields at
         least once. Neither ``n_threads`` nor ``block_bytes`` nor how a document is cut into
         blocks changes an id. A document without a place to cut, such as one endless word, is
-        held as a whole; of all else at most a few blocks a thread.
+        held as a whole; of all else at most a few blocks a thread, short ones counted together.
 
         Parameters
         ----------
@@ -107,20 +112,24 @@ class Tokenizer:
             for document, block in jobs:
                 yield document, self._encode_block(block, add_special, parse_special)
             return
-        pending: deque[tuple[int, Future[NDArray[np.int32]]]] = deque()
+
+        def encode_all(blocks: list[Block]) -> list[NDArray[np.int32]]:
+            return [self._encode_block(block, add_special, parse_special) for block in blocks]
+
+        pending: deque[tuple[list[int], Future[list[NDArray[np.int32]]]]] = deque()
         pool = ThreadPoolExecutor(n_threads, thread_name_prefix="tokenize")
         try:
-            for document, block in jobs:
-                job = pool.submit(self._encode_block, block, add_special, parse_special)
-                pending.append((document, job))
+            for indices, blocks in _batches(jobs):
+                pending.append((indices, pool.submit(encode_all, blocks)))
                 if len(pending) > 2 * n_threads:
-                    document, job = pending.popleft()
-                    yield document, job.result()
+                    indices, job = pending.popleft()
+                    yield from zip(indices, job.result(), strict=True)
             while pending:
-                document, job = pending.popleft()
-                yield document, job.result()
+                indices, job = pending.popleft()
+                yield from zip(indices, job.result(), strict=True)
         finally:
-            pool.shutdown(cancel_futures=True)
+            # Not waiting: on Ctrl-C a thread may compile for seconds to come.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The texts of the tokens, joined; control tokens show as they are written."""
@@ -180,6 +189,22 @@ class Tokenizer:
         return b"".join(
             _BYTE_OF_CHARACTER.get(c, c.encode()) for c in text.decode("utf-8", "replace")
         )
+
+
+def _batches(jobs: Iterator[tuple[int, Block]]) -> Iterator[tuple[list[int], list[Block]]]:
+    """Blocks in order, and their documents, as many at a time as are worth waking a thread."""
+    indices: list[int] = []
+    blocks: list[Block] = []
+    n_bytes = 0
+    for index, block in jobs:
+        indices.append(index)
+        blocks.append(block)
+        n_bytes += len(block.data)
+        if n_bytes >= _BATCH_BYTES or len(blocks) == _BATCH_BLOCKS:
+            yield indices, blocks
+            indices, blocks, n_bytes = [], [], 0
+    if blocks:
+        yield indices, blocks
 
 
 _BYTE_OF_CHARACTER = {chr(code_point): bytes([byte]) for byte, code_point in enumerate(ALPHABET)}

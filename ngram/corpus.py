@@ -11,23 +11,25 @@ A file named twice is two documents. Newlines, Windows ones too, and a byte orde
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..engine.errors import DraftsmithError, InputMalformed
+from ..engine.pages import forget_pages
 from .corpus_decode import drop_last_newline, json_line_texts, process_escapes, repair_utf8
 from .corpus_files import (
     Source,
     check_unchanged,
     find_sources,
     read_blocks,
-    show_path,
-    unreadable,
+    read_head,
 )
+from .corpus_store import LOCAL, Store, show_path, unreadable
 
 _IDS_BLOCK = 1 << 20
 _MAX_ID = int(np.iinfo(np.int32).max)
@@ -87,7 +89,7 @@ class Corpus:
     Attributes
     ----------
     stats : counters, filled as documents and their blocks are taken.
-    sources : the files found; ``left_out`` : files in folders that are not text.
+    sources : the files found.
     bytes_read : bytes read from the files so far, before decompression.
     total_bytes : what ``bytes_read`` ends at; None with standard input or a pipe among them.
     """
@@ -99,11 +101,12 @@ class Corpus:
         *,
         field: str | None,
         escape: bool,
-        strip_newline: bool,
-        block_bytes: int,
+        strip_newline: bool = True,
+        block_bytes: int = 1 << 20,
+        store: Store = LOCAL,
     ) -> None:
         self.sources = tuple(sources)
-        self.left_out = tuple(left_out)
+        self._left_out = list(left_out)
         self.stats = CorpusStats()
         self.bytes_read = 0
         sizes = [source.size for source in sources if source.size is not None]
@@ -112,6 +115,12 @@ class Corpus:
         self._escape = escape
         self._strip_newline = strip_newline
         self._block_bytes = block_bytes
+        self._store = store
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Files in folders that are not text, as far as seen."""
+        return tuple(self._left_out)
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents; the blocks of each may be taken at any later time.
@@ -126,8 +135,10 @@ class Corpus:
             not hold token ids.
         """
         for source in self.sources:
-            if source.layout == "token-ids":
-                tokens = load_token_ids(source)
+            if source.folder is not None and b"\0" in read_head(source, self._store):
+                self._left_out.append(source.path)
+            elif source.layout == "token-ids":
+                tokens = load_token_ids(source, self._store)
                 self._add_raw_bytes(source.size or 0)
                 self.stats.n_documents += 1
                 yield Document(source.path, None, tokens)
@@ -154,7 +165,7 @@ class Corpus:
         )
 
     def _raw_blocks(self, source: Source) -> Iterator[bytes]:
-        return read_blocks(source, self._block_bytes, self._add_raw_bytes)
+        return read_blocks(source, self._block_bytes, self._add_raw_bytes, self._store)
 
     def _text_blocks(self, source: Source, blocks: Iterator[bytes]) -> Iterator[bytes]:
         if self._escape:
@@ -211,17 +222,17 @@ def open_corpus(
     )
 
 
-def load_token_ids(source: Source) -> npt.NDArray[np.int32]:
+def load_token_ids(source: Source, store: Store = LOCAL) -> npt.NDArray[np.int32]:
     """Return the ids of a ``.npy`` file, int32 [n_tokens], each of them 0 or above.
 
-    Native int32 is mapped, not read; other integer types are copied when every id fits. The
-    file must not be cut while the array lives.
+    Native int32 is mapped, not read, from a local file, which must not be cut while the array
+    lives; other integer types are copied when every id fits.
 
     Raises
     ------
     InputUnreadable, InputMalformed : as for ``open_corpus``, or an id is out of range.
     """
-    mapped = _map_ids(source)
+    mapped = _map_ids(source) if store is LOCAL else _read_ids(source, store)
     for start in range(0, len(mapped), _IDS_BLOCK):
         block = mapped[start : start + _IDS_BLOCK]
         if block.min() < 0 or block.max() > _MAX_ID:
@@ -231,16 +242,27 @@ def load_token_ids(source: Source) -> npt.NDArray[np.int32]:
                 f"is not a token id (0 to {_MAX_ID})",
                 remedy="make the file again with the model's own token ids",
             )
+        forget_pages(mapped)
     tokens = np.ascontiguousarray(mapped, dtype=np.int32)
     tokens.flags.writeable = False
     return tokens
+
+
+def id_blocks(tokens: npt.NDArray[np.int32]) -> Iterator[npt.NDArray[np.int32]]:
+    """Yield the ids of a document block by block, one at least.
+
+    Of a mapped file no more than a block or two are in memory.
+    """
+    for start in range(0, max(1, len(tokens)), _IDS_BLOCK):
+        yield tokens[start : start + _IDS_BLOCK]
+        forget_pages(tokens)
 
 
 def _map_ids(source: Source) -> npt.NDArray[np.integer]:
     """Map a ``.npy`` file after checking its type, shape and size; its values are not read."""
     path = source.path
     try:
-        check_unchanged(source, os.stat(path))
+        check_unchanged(source, LOCAL.status(path))
         # Pickled objects are refused here; the header's text is read by Python's own parser,
         # which raises what it likes about a damaged one.
         mapped = np.lib.format.open_memmap(path, mode="r")
@@ -249,21 +271,49 @@ def _map_ids(source: Source) -> npt.NDArray[np.integer]:
     except DraftsmithError:
         raise
     except Exception:
-        raise InputMalformed(
-            f"{show_path(path)}: not a whole .npy file; {_IDS_EXPECTED}", remedy=_IDS_REMEDY
-        ) from None
-    if mapped.dtype.kind not in "iu" or mapped.ndim != 1:
-        raise InputMalformed(
-            f"{show_path(path)}: holds {mapped.dtype} of shape {mapped.shape}; {_IDS_EXPECTED}",
-            remedy=_IDS_REMEDY,
-        )
-    if mapped.offset + mapped.nbytes != source.size:
-        raise InputMalformed(
-            f"{show_path(path)}: {source.size} bytes, where its header tells "
-            f"{mapped.offset + mapped.nbytes}; {_IDS_EXPECTED}",
-            remedy=_IDS_REMEDY,
-        )
+        raise _not_whole(path) from None
+    _check_ids(path, mapped.dtype, mapped.shape)
+    _check_size(path, source.size, mapped.offset + mapped.nbytes)
     return mapped
+
+
+def _read_ids(source: Source, store: Store) -> npt.NDArray[np.integer]:
+    """Read a ``.npy`` file that cannot be mapped, with the same checks."""
+    data = b"".join(read_blocks(source, _IDS_BLOCK, lambda n_bytes: None, store))
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    except Exception:
+        raise _not_whole(source.path) from None
+    _check_ids(source.path, dtype, shape)
+    _check_size(source.path, len(data), stream.tell() + shape[0] * dtype.itemsize)
+    return np.frombuffer(data, dtype, offset=stream.tell())
+
+
+def _not_whole(path: str) -> InputMalformed:
+    return InputMalformed(
+        f"{show_path(path)}: not a whole .npy file; {_IDS_EXPECTED}", remedy=_IDS_REMEDY
+    )
+
+
+def _check_ids(path: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if dtype.kind not in "iu" or len(shape) != 1:
+        raise InputMalformed(
+            f"{show_path(path)}: holds {dtype} of shape {shape}; {_IDS_EXPECTED}",
+            remedy=_IDS_REMEDY,
+        )
+
+
+def _check_size(path: str, n_bytes: int | None, n_told: int) -> None:
+    if n_told != n_bytes:
+        raise InputMalformed(
+            f"{show_path(path)}: {n_bytes} bytes, where its header tells {n_told}; {_IDS_EXPECTED}",
+            remedy=_IDS_REMEDY,
+        )
 
 
 def _slices(data: bytes, block_bytes: int) -> Iterator[bytes]:

@@ -2,20 +2,17 @@
 
 ``find_sources`` turns what a user names (files, folders, patterns, ``-``) into a list of
 sources, in the order given, and opens each once so that nothing is missing later;
-``read_blocks`` streams one of them, decompressed.
+``read_blocks`` streams one of them, decompressed. Where files lie is a ``Store``'s affair.
 """
 
 from __future__ import annotations
 
-import glob
 import importlib
 import os
-import stat
-import sys
 import zlib
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import IO, Any, Literal
 
 from ..engine.errors import (
@@ -24,8 +21,8 @@ from ..engine.errors import (
     InputUnreadable,
     UsageError,
 )
+from .corpus_store import LOCAL, STDIN, Stamp, Status, Store, show_path, unreadable
 
-STDIN = "-"
 SNIFF_BYTES = 8 << 10
 
 # Suffix -> standard library module whose open() decompresses; imported when one is met, because
@@ -42,7 +39,7 @@ _FOREIGN = frozenset(
 Layout = Literal["text", "json-lines", "token-ids"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """One input file, or standard input.
 
@@ -51,23 +48,28 @@ class Source:
     path : as given, or as found in a folder or by a pattern; ``-`` is standard input.
     layout : how a document is found in it.
     compression : ``.gz``, ``.xz`` or ``.bz2``; None for none.
-    size : bytes on disk, and ``mtime_ns`` the time of the last change, when the corpus was
-        opened; None for standard input and pipes.
+    size : bytes on disk; None when unknown.
+    stamp : what changes when the file does; None for standard input and pipes.
+    folder : the folder that it was found in, while nobody has looked whether it holds text.
     """
 
     path: str
     layout: Layout
     compression: str | None
     size: int | None
-    mtime_ns: int | None
+    stamp: Stamp
+    folder: str | None = None
 
 
-def find_sources(paths: Sequence[str], field: str | None) -> tuple[list[Source], list[str]]:
+def find_sources(
+    paths: Sequence[str], field: str | None, store: Store = LOCAL, *, open_each: bool = True
+) -> tuple[list[Source], list[str]]:
     """Return (sources in the order given, files in folders that were left out as not text).
 
     An existing path is never taken as a pattern. A folder stands for its text files, a pattern
     for the files it matches (folders and special files among them are passed over); both are
-    sorted by path. Pipes are read only when named themselves, and once.
+    sorted by path. Pipes are read only when named themselves, and once. Without ``open_each``
+    no file is opened: that it can be, and that one in a folder is text, shows when it is read.
 
     Raises
     ------
@@ -82,20 +84,20 @@ def find_sources(paths: Sequence[str], field: str | None) -> tuple[list[Source],
     for path in paths:
         if path == STDIN:
             sources.append(Source(STDIN, _layout("", field), None, None, None))
-        elif os.path.isdir(path):
-            found, others = _folder_sources(path, field)
+        elif store.is_folder(path):
+            found, others = _folder_sources(path, field, store, open_each)
             sources += found
             left_out += others
-        elif glob.has_magic(path) and not os.path.lexists(path):
-            sources += _pattern_sources(path, field)
+        elif store.is_pattern(path):
+            sources += _pattern_sources(path, field, store, open_each)
         else:
-            sources.append(_file_source(path, field)[0])
+            sources.append(_file_source(path, field, store, open_each)[0])
     _refuse_second_reading(sources)
     return sources, left_out
 
 
 def read_blocks(
-    source: Source, block_bytes: int, on_raw_bytes: Callable[[int], None]
+    source: Source, block_bytes: int, on_raw_bytes: Callable[[int], None], store: Store = LOCAL
 ) -> Generator[bytes]:
     """Yield the decompressed bytes of ``source`` in blocks of at most ``block_bytes``.
 
@@ -110,15 +112,15 @@ def read_blocks(
     module = None if source.compression is None else _decompressor(source)
     damage = (EOFError, zlib.error, getattr(module, "LZMAError", EOFError))
     try:
-        with _open_raw(source) as raw:
-            _check_unchanged(source, raw)
+        with store.open(source.path) as raw:
+            _check_unchanged(source, raw, store)
             counted = _CountedReader(raw, on_raw_bytes)
             reader: Any = counted if module is None else module.open(counted, "rb")
             while block := reader.read(block_bytes):
                 yield block
             if module is not None and counted.n_bytes == 0:
                 raise EOFError("the file is empty")
-            _check_unchanged(source, raw)
+            _check_unchanged(source, raw, store)
     except damage as error:
         raise _damaged(source, error) from error
     except OSError as error:
@@ -128,32 +130,13 @@ def read_blocks(
         raise unreadable(source.path, error) from error
 
 
-def check_unchanged(source: Source, now: os.stat_result) -> None:
+def check_unchanged(source: Source, now: Status) -> None:
     """Raise InputUnreadable unless ``now`` shows the file as it was when it was found."""
-    if source.size is not None and (now.st_size, now.st_mtime_ns) != (source.size, source.mtime_ns):
+    if source.stamp is not None and (now.size, now.stamp) != (source.size, source.stamp):
         raise InputUnreadable(
             f"{show_path(source.path)}: the file has changed since the start",
             remedy="run again when nothing writes to it",
         )
-
-
-def show_path(path: str) -> str:
-    """Return ``path`` for a message: one line, printable, whatever the name holds."""
-    if path == STDIN:
-        return "standard input"
-    return path if path.isprintable() else ascii(path)
-
-
-def unreadable(path: str, error: OSError | ValueError) -> InputUnreadable:
-    """Return the InputUnreadable that tells why ``path`` could not be read."""
-    reason = (getattr(error, "strerror", None) or str(error)).lower()
-    if isinstance(error, FileNotFoundError):
-        remedy = "check the spelling and the current folder"
-    elif isinstance(error, PermissionError):
-        remedy = "make it readable (chmod +r), or run as its owner"
-    else:
-        remedy = "check that it is a readable file on a working disk"
-    return InputUnreadable(f"{show_path(path)}: cannot be read ({reason})", remedy=remedy)
 
 
 class _CountedReader:
@@ -171,17 +154,9 @@ class _CountedReader:
         return data
 
 
-def _open_raw(source: Source) -> AbstractContextManager[IO[bytes]]:
-    if source.path != STDIN:
-        return open(source.path, "rb")
-    if sys.stdin is None or sys.stdin.closed:
-        raise InputUnreadable("standard input is closed", remedy="pipe a text in, or name a file")
-    return nullcontext(sys.stdin.buffer)  # not ours to close
-
-
-def _check_unchanged(source: Source, raw: IO[bytes]) -> None:
-    if source.size is not None:
-        check_unchanged(source, os.fstat(raw.fileno()))
+def _check_unchanged(source: Source, raw: IO[bytes], store: Store) -> None:
+    if source.stamp is not None:
+        check_unchanged(source, store.status(source.path, raw))
 
 
 def _decompressor(source: Source) -> Any:
@@ -216,10 +191,12 @@ def _layout(suffix: str, field: str | None) -> Layout:
     return "text" if field is None else "json-lines"
 
 
-def _file_source(path: str, field: str | None) -> tuple[Source, bytes]:
+def _file_source(
+    path: str, field: str | None, store: Store, open_each: bool
+) -> tuple[Source, bytes]:
     """Return (source, its first decompressed bytes) of one file; a pipe is not touched yet."""
     try:
-        status = os.stat(path)
+        status = store.status(path)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
     suffix, compression = _suffixes(path)
@@ -230,16 +207,26 @@ def _file_source(path: str, field: str | None) -> tuple[Source, bytes]:
             remedy="name the field that holds the text with --field, or use a pattern (dir/*.txt)",
         )
     layout = _layout(suffix, field)
-    if stat.S_ISFIFO(status.st_mode) and layout != "token-ids":
+    if status.kind == "pipe" and layout != "token-ids":
         return Source(path, layout, compression, None, None), b""
-    if not stat.S_ISREG(status.st_mode):
+    if status.kind != "file":
         raise InputUnreadable(
             f"{show_path(path)}: a special file, which is not read",
             remedy="name a file, or pipe the text in and name -",
         )
-    source = Source(path, layout, compression, status.st_size, status.st_mtime_ns)
-    with closing(read_blocks(source, SNIFF_BYTES, lambda n_bytes: None)) as blocks:
-        return source, next(blocks, b"")
+    source = Source(path, layout, compression, status.size, status.stamp)
+    return source, read_head(source, store) if open_each else b""
+
+
+def read_head(source: Source, store: Store = LOCAL) -> bytes:
+    """Return the first decompressed bytes of a file, at most SNIFF_BYTES.
+
+    Raises
+    ------
+    InputUnreadable : as for ``read_blocks``.
+    """
+    with closing(read_blocks(source, SNIFF_BYTES, lambda n_bytes: None, store)) as blocks:
+        return next(blocks, b"")
 
 
 def _refuse_foreign(path: str, suffix: str, compression: str | None) -> None:
@@ -250,55 +237,50 @@ def _refuse_foreign(path: str, suffix: str, compression: str | None) -> None:
         )
 
 
-def _pattern_sources(pattern: str, field: str | None) -> list[Source]:
-    matches = sorted(glob.glob(pattern, recursive=True), key=os.fsencode)
-    files = [path for path in matches if os.path.isfile(path) or not os.path.exists(path)]
+def _pattern_sources(
+    pattern: str, field: str | None, store: Store, open_each: bool
+) -> list[Source]:
+    files = store.matches(pattern)
     if not files:
         raise InputHasNoText(
             f"{show_path(pattern)}: no file matches the pattern",
             remedy="check it (** goes into folders; hidden files need their dot)",
         )
-    return [_file_source(path, field)[0] for path in files]
+    return [_file_source(path, field, store, open_each)[0] for path in files]
 
 
-def _folder_sources(folder: str, field: str | None) -> tuple[list[Source], list[str]]:
+def _folder_sources(
+    folder: str, field: str | None, store: Store, open_each: bool
+) -> tuple[list[Source], list[str]]:
     """Return (sources, files left out) of a folder, hidden names passed over."""
     sources: list[Source] = []
     left_out: list[str] = []
-    for path in _visible_files(folder):
+    for path in store.files_below(folder):
         suffix, _ = _suffixes(path)
         is_json = suffix in _JSON_LINES
         is_text = suffix != _TOKEN_IDS and suffix not in _FOREIGN and (is_json or field is None)
-        if is_text and _is_regular(path):
-            source, head = _file_source(path, field)
+        if is_text and _is_regular(path, store):
+            source, head = _file_source(path, field, store, open_each)
+            if not open_each and not is_json:
+                source = replace(source, folder=folder)
             if is_json or b"\0" not in head:
                 sources.append(source)
                 continue
         left_out.append(path)
     if not sources:
-        raise _no_text(folder, field)
+        raise no_text(folder, field)
     return sources, left_out
 
 
-def _visible_files(folder: str) -> list[str]:
-    def refuse(error: OSError) -> None:
-        raise unreadable(error.filename or folder, error) from error
-
-    found: list[str] = []
-    for parent, folders, names in os.walk(folder, onerror=refuse):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
-    return sorted(found, key=os.fsencode)
-
-
-def _is_regular(path: str) -> bool:
+def _is_regular(path: str, store: Store) -> bool:
     try:
-        return stat.S_ISREG(os.stat(path).st_mode)
+        return store.status(path).kind == "file"
     except OSError as error:
         raise unreadable(path, error) from error
 
 
-def _no_text(folder: str, field: str | None) -> InputHasNoText:
+def no_text(folder: str, field: str | None) -> InputHasNoText:
+    """Return the error that tells what a folder should have held."""
     if field is not None:
         expected = f"JSON lines ({', '.join(sorted(_JSON_LINES))}, also compressed)"
         remedy = "name the files themselves, or leave --field out for plain text"
@@ -313,7 +295,7 @@ def _no_text(folder: str, field: str | None) -> InputHasNoText:
 
 def _refuse_second_reading(sources: Sequence[Source]) -> None:
     streams = [
-        os.path.realpath(s.path) if s.path != STDIN else STDIN for s in sources if s.size is None
+        os.path.realpath(s.path) if s.path != STDIN else STDIN for s in sources if s.stamp is None
     ]
     for path in streams:
         if streams.count(path) > 1:

@@ -1,17 +1,34 @@
-"""Count the n-grams of a corpus, document by document, as tokens stream in."""
+"""Count the n-grams of a corpus, document by document, as tokens stream in, in bounded memory.
+
+Tokens are collected in batches. Of each batch and n-gram size the windows are packed, sorted and
+counted to a run, by threads of its own while the next batch fills; a ``RunStore`` adds the runs
+up. Additions commute, saturating ones too, so the result depends on the corpus alone: on no
+thread, batch size, memory limit or way in which the tokens come.
+"""
 
 from __future__ import annotations
 
+import tempfile
+import threading
+import time
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import numpy as np
 
 from ..engine.errors import InputEmpty, InputMalformed
-from .cache import KeyLayout, NgramCache, Run, join_runs, table_of_run
+from .cache import KeyLayout, NgramCache, Run
 from .count_kernels import count_runs, pack_windows
+from .run_store import RunStore
 
-# Windows sorted at once: 32 MB of keys, about what the sort's speed no longer gains from.
-_BATCH = 1 << 22
+# Tokens sorted at once where memory allows: more do not make the sort faster.
+_LARGEST_BATCH = 1 << 21
+_SMALLEST_BATCH = 1 << 12
+_BETWEEN_DOCUMENTS = np.full(1, -1, np.int32)
 
 
 def _sorted_run(keys: np.ndarray) -> Run:
@@ -22,62 +39,95 @@ def _sorted_run(keys: np.ndarray) -> Run:
         keys = np.ascontiguousarray(keys[:, np.lexsort(keys[::-1])])
     counts = np.empty(keys.shape[1], np.uint32)
     n = count_runs(keys, counts)
-    return Run(np.ascontiguousarray(keys[:, :n]), counts[:n].copy())
+    return Run(keys[:, :n].copy(), counts[:n].copy())  # copies, for the rest's memory is free then
 
 
-class _OrderCounter:
-    """Counts of one n-gram size: a batch of windows that fills, and sorted runs of the earlier."""
-
-    def __init__(self, order: int, n_vocab: int) -> None:
-        self.layout = KeyLayout.for_order(order, n_vocab)
-        self._windows: list[np.ndarray] = []
-        self._n_windows = 0
-        self._runs: list[Run] = []
-
-    def add(self, tokens: np.ndarray) -> None:
-        n = tokens.size - self.layout.width + 1
-        if n < 1:
-            return
-        keys = np.empty((self.layout.n_words, n), np.uint64)
-        pack_windows(tokens, self.layout.width, self.layout.bits, keys)
-        self._windows.append(keys)
-        self._n_windows += n
-        if self._n_windows >= _BATCH:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._windows:
-            self._runs.append(_sorted_run(np.concatenate(self._windows, axis=1)))
-            self._windows, self._n_windows = [], 0
-        # Like the digits of a binary number: each entry is merged about log2(batches) times.
-        while len(self._runs) > 1 and self._runs[-2].counts.size < 2 * self._runs[-1].counts.size:
-            b, a = self._runs.pop(), self._runs.pop()
-            self._runs.append(join_runs(a, b))
-
-    def finish(self) -> Run:
-        self._flush()
-        while len(self._runs) > 1:
-            b, a = self._runs.pop(), self._runs.pop()
-            self._runs.append(join_runs(a, b))
-        if self._runs:
-            return self._runs[0]
-        return Run(np.empty((self.layout.n_words, 0), np.uint64), np.empty(0, np.uint32))
+def _job_bytes(layout: KeyLayout) -> int:
+    """Most memory that counting a batch takes, by token: keys, a sort's copies, counts, the run."""
+    n_words = layout.n_words
+    sort_bytes = 0 if n_words == 1 else 8 * n_words + 16
+    return 8 * n_words + sort_bytes + 4 + 8 * n_words + 4
 
 
 class NgramCounter:
     """Counts followers of n-grams: for sizes ``orders``, every window inside one document.
 
-    Source: llama.cpp's common_ngram_cache_update, with saturating counts.
+    Source: llama.cpp's common_ngram_cache_update, with saturating counts. A context manager that
+    removes its temporary files and ends its threads.
+
+    Parameters
+    ----------
+    orders : n-gram sizes.
+    n_vocab : ids are below it.
+    n_threads : threads that count, beside the caller's; 1: none, the caller's alone.
+    max_memory : bytes that counting may take; runs beyond go to temporary files. Tables that
+        went through files are mapped from files. None: no limit, and no file.
+    folder : of the temporary files; default: the system's.
+    batch_tokens : tokens sorted at once; default: by ``max_memory``.
+
+    Attributes
+    ----------
+    n_tokens, n_documents : counted so far.
+    busy_ns : CPU time of all threads in counting so far.
     """
 
-    def __init__(self, *, orders: Sequence[int], n_vocab: int) -> None:
-        self._counters = {order: _OrderCounter(order, n_vocab) for order in sorted(orders)}
+    def __init__(
+        self,
+        *,
+        orders: Sequence[int],
+        n_vocab: int,
+        n_threads: int = 1,
+        max_memory: int | None = None,
+        folder: Path | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        self._layouts = {o: KeyLayout.for_order(o, n_vocab) for o in sorted(orders)}
         self._n_vocab = n_vocab
-        self._width = max(orders) + 1
+        self._n_before = max(orders)  # tokens of an earlier batch that begin windows of the next
+        job_bytes = max(map(_job_bytes, self._layouts.values())) * n_threads + 4 * (n_threads + 3)
+        if batch_tokens is None:
+            batch_tokens = _LARGEST_BATCH
+            if max_memory is not None:
+                batch_tokens = min(batch_tokens, max_memory // 2 // job_bytes)
+                batch_tokens = max(batch_tokens, _SMALLEST_BATCH)
+        self._batch_tokens = batch_tokens
+        self._new_batch(np.empty(0, np.int32))
+        limit_bytes = None
+        if max_memory is not None:
+            # In the end a run and its table, four times the run at worst, are all there is.
+            limit_bytes = max(0, min(max_memory // 4, (max_memory - batch_tokens * job_bytes) // 2))
+        self._store = RunStore(self._layouts, limit_bytes, folder or Path(tempfile.gettempdir()))
+        self._pool = ThreadPoolExecutor(n_threads, "count") if n_threads > 1 else None
+        self._jobs: deque[Future[None]] = deque()
+        self._most_jobs = n_threads + len(self._layouts)
+        self._lock = threading.Lock()
         self._document = -1
-        self._tail = np.empty(0, np.int32)
         self.n_tokens = 0
         self.n_documents = 0
+        self.busy_ns = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._store.close()
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes written to temporary files as runs; the tables that come of them are not in it."""
+        return self._store.spilled_bytes
+
+    @property
+    def n_runs(self) -> int:
+        """Runs written to temporary files."""
+        return self._store.n_runs
 
     def add(self, document: int, tokens: np.ndarray) -> None:
         """Count the next tokens (int32 [n]) of a document; a new number begins a new document.
@@ -85,27 +135,24 @@ class NgramCounter:
         Raises
         ------
         InputMalformed : a token is outside the vocabulary
+        DiskFull : no room for the temporary files
         """
         if document != self._document:
             self._document = document
-            self._tail = np.empty(0, np.int32)
             self.n_documents += 1
+            self._append(_BETWEEN_DOCUMENTS)
         if not tokens.size:
             return
-        if int(tokens.max()) >= self._n_vocab or int(tokens.min()) < 0:
-            bad = int(tokens.max()) if int(tokens.max()) >= self._n_vocab else int(tokens.min())
+        highest, lowest = int(tokens.max()), int(tokens.min())
+        if highest >= self._n_vocab or lowest < 0:
+            bad = highest if highest >= self._n_vocab else lowest
             raise InputMalformed(
                 f"document {document + 1} holds token {bad}, but the vocabulary has "
                 f"{self._n_vocab} tokens",
                 remedy="name the model whose tokenizer made the ids",
             )
         self.n_tokens += tokens.size
-        joined = np.concatenate((self._tail, tokens))
-        for counter in self._counters.values():
-            # Of the tail only what completes windows that end in the new tokens.
-            n_before = min(self._tail.size, counter.layout.width - 1)
-            counter.add(joined[self._tail.size - n_before :])
-        self._tail = joined[max(0, joined.size - self._width + 1) :].copy()
+        self._append(tokens)
 
     def finish(self, fingerprint: bytes) -> NgramCache:
         """The counts as a cache.
@@ -113,8 +160,52 @@ class NgramCounter:
         Raises
         ------
         InputEmpty : there was no token at all
+        DiskFull : no room for the temporary files
         """
         if not self.n_tokens:
             raise InputEmpty("the input holds no text", remedy="name files that hold text to count")
-        tables = {o: table_of_run(c.finish(), c.layout) for o, c in self._counters.items()}
+        self._count_batch()
+        while self._jobs:
+            self._jobs.popleft().result()
+        tables = {order: self._store.take_table(order) for order in self._layouts}
         return NgramCache(tables, self._n_vocab, fingerprint)
+
+    def _new_batch(self, before: np.ndarray) -> None:
+        """Begin a batch behind the last tokens of the one before."""
+        self._batch = np.empty(before.size + self._batch_tokens, np.int32)
+        self._batch[: before.size] = before
+        self._n_old = self._n_filled = before.size
+
+    def _append(self, tokens: np.ndarray) -> None:
+        while tokens.size:
+            part = tokens[: self._batch.size - self._n_filled]
+            self._batch[self._n_filled : self._n_filled + part.size] = part
+            self._n_filled += part.size
+            tokens = tokens[part.size :]
+            if self._n_filled == self._batch.size:
+                self._count_batch()
+
+    def _count_batch(self) -> None:
+        """Have the batch counted, and begin the next."""
+        batch = self._batch[: self._n_filled]
+        for order in self._layouts:
+            # Of the old tokens only what begins windows that end in the new ones.
+            tokens = batch[max(0, self._n_old - order) :]
+            if self._pool is None:
+                self._count(order, tokens)
+                continue
+            while len(self._jobs) >= self._most_jobs or (self._jobs and self._jobs[0].done()):
+                self._jobs.popleft().result()
+            self._jobs.append(self._pool.submit(self._count, order, tokens))
+        self._new_batch(batch[max(0, batch.size - self._n_before) :])
+
+    def _count(self, order: int, tokens: np.ndarray) -> None:
+        """Count the windows of one size and add them to the store."""
+        start_ns = time.thread_time_ns()
+        layout = self._layouts[order]
+        keys = np.empty((layout.n_words, tokens.size), np.uint64)
+        n = pack_windows(tokens, layout.width, layout.bits, keys)
+        if n:
+            self._store.add(order, _sorted_run(keys[:, :n]))
+        with self._lock:
+            self.busy_ns += time.thread_time_ns() - start_ns

@@ -14,19 +14,28 @@ _ZERO = np.uint64(0)
 
 @njit(cache=True, nogil=True)
 def pack_windows(tokens, width, bits, keys):
-    """Pack every window of ``width`` tokens.
+    """Pack every window of ``width`` tokens within one document; returns how many there are.
 
-    tokens int32 [n]: in, ids below 2**bits; keys uint64 [n_words, n - width + 1]: out.
+    tokens int32 [n]: in, ids below 2**bits, or -1 between two documents; keys uint64 [n_words, n]:
+    out.
     """
     per_word = 64 // bits
-    for at in range(tokens.size - width + 1):
+    n = 0
+    n_valid = 0
+    for stop in range(tokens.size):
+        n_valid = n_valid + 1 if tokens[stop] >= 0 else 0
+        if n_valid < width:
+            continue
+        at = stop - width + 1
         for word in range(keys.shape[0]):
             packed = _ZERO
             first = word * per_word
             for j in range(first, first + per_word):
                 token = np.uint64(tokens[at + j]) if j < width else _ZERO
                 packed = (packed << np.uint64(bits)) | token
-            keys[word, at] = packed
+            keys[word, n] = packed
+        n += 1
+    return n
 
 
 @njit(cache=True, nogil=True)

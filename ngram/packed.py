@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ..engine.errors import CacheUnsuitable
+from ..engine.pages import forget_pages
 from .packed_kernels import (
     check_counts,
     check_rows,
@@ -258,4 +259,6 @@ def pack(table: OrderTable | PackedTable, order: int, n_ids: int) -> PackedTable
     }
     if order == 2:
         arrays |= _index(table, first, arrays["rest"], n_ids)
+    for array in (table.tokens, table.entry_start, table.entry_token, table.entry_count):
+        forget_pages(array)  # a large table is mapped from temporary files, and done with
     return PackedTable(order, n_ids, arrays)

@@ -102,3 +102,39 @@ def test_in_a_callback_from_c(then: str) -> None:
         timeout=15,
     )
     assert (done.returncode, done.stderr) == (ExitStatus.INTERRUPTED, LINE)
+
+
+KILLED_WHILE_SPILLING = """
+import os, signal, sys
+from draftsmith.cli.main import run
+from draftsmith.ngram import count, run_store
+
+count._LARGEST_BATCH = 5_000
+made, spill = run_store.RunStore.__init__, run_store.RunStore._spill
+
+def without_memory(store, layouts, _, folder):
+    made(store, layouts, 1_000, folder)
+
+def spill_and_die(store, order):
+    spill(store, order)
+    if store.n_runs == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+run_store.RunStore.__init__ = without_memory
+run_store.RunStore._spill = spill_and_die
+sys.exit(run())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGKILL")
+def test_killed_while_spilling(smollm2: Path, golden: Path, tmp_path: Path) -> None:
+    """Gigabytes of temporary files that nobody is left to remove."""
+    args = ["-m", smollm2, "-f", golden / "kjv_train.txt", "-lcs", "out.lcs", "-q"]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_SPILLING, "lookup-create", *map(str, args)],
+        cwd=tmp_path,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []

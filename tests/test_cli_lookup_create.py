@@ -9,12 +9,17 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import Done
+from draftsmith.cli import inputs
 from draftsmith.engine.errors import ExitStatus
+from draftsmith.ngram import count
+from draftsmith.ngram.cache import KeyLayout
 from draftsmith.ngram.cache_file import open_cache
+from draftsmith.ngram.run_store import RunStore
 
 Cli = Callable[..., Done]
 
@@ -56,7 +61,7 @@ def test_prints_a_table(create: Cli, text: Path) -> None:
     assert done.status == 0, done.stderr
     for name in ("documents", "tokens", "n-grams", "entries", "file size", "peak memory"):
         assert name in done.stdout
-    for stage in ("read and tokenize", "count", "write", "compile kernels"):
+    for stage in ("read, tokenize, count", "merge counts", "write", "compile kernels"):
         assert stage in done.stdout
 
 
@@ -260,3 +265,62 @@ def test_model_from_the_environment(
     """LLAMA_ARG_MODEL, which llama.cpp's tools take, without effect."""
     monkeypatch.setenv("LLAMA_ARG_MODEL", str(smollm2))
     assert cli("lookup-create", "-f", text, "-lcs", tmp_path / "out.lcs").status == 0
+
+
+@pytest.mark.parametrize("size", ["", "lots", "-1G", "1 X", "G", "1e9", "0x10", "1GB2", "nan"])
+def test_max_memory_is_no_size(create: Cli, text: Path, size: str, tmp_path: Path) -> None:
+    """A size that Python reads as something else, or a traceback."""
+    done = create("-f", text, "--max-memory", size)
+    refused(done, ExitStatus.USAGE, "such as 600M", tmp_path)
+
+
+@pytest.mark.parametrize("size", ["0", "1", "20k", "100M", "150 MiB"])
+def test_max_memory_too_small(create: Cli, text: Path, size: str, tmp_path: Path) -> None:
+    """A limit that Python alone exceeds, taken and then ignored."""
+    refused(create("-f", text, "--max-memory", size), ExitStatus.USAGE, "or more", tmp_path)
+    remedy = create("-f", text, "--max-memory", size).error.split("give ")[1].split()[0]
+    assert create("-f", text, "--max-memory", remedy[:-1] + "1M").status == 0
+
+
+def test_max_memory_does_not_show_in_the_cache(
+    create: Cli, golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that go through files, through the command: other bytes, or a file that stays."""
+    args = ("-f", golden / "kjv_train.txt", "--ngram-min", "1", "--ngram-max", "4", "--json")
+    assert create(*args).record["n_runs"] == 0
+    whole = (tmp_path / "out.lcs").read_bytes()
+    monkeypatch.setattr(count, "_LARGEST_BATCH", 20_000)
+    made = RunStore.__init__
+
+    def without_memory(
+        store: RunStore, layouts: dict[int, KeyLayout], _: int | None, folder: Path
+    ) -> None:
+        made(store, layouts, 10_000, folder)
+
+    monkeypatch.setattr(RunStore, "__init__", without_memory)
+    record = create(*args, "--threads", "2", "--max-memory", "2G").record
+    assert record["n_runs"] > 4
+    assert record["spilled_bytes"] > 100_000
+    assert record["options"]["max_memory"] == 2_000_000_000
+    assert (tmp_path / "out.lcs").read_bytes() == whole
+    assert left_over(tmp_path) == ["out.lcs"]
+
+
+def test_disk_too_full_to_begin(
+    create: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour's work before it shows that the cache can never fit."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+    refused(create("-f", text), ExitStatus.DISK_FULL, "are free", tmp_path)
+
+
+def test_many_files_in_the_record(
+    create: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of a million lines for a folder of as many files, or bytes missing from it."""
+    for i in range(7):
+        (tmp_path / f"{i}.txt").write_text("ab" * (i + 1))
+    monkeypatch.setattr(inputs, "INPUTS_SHOWN", 4)
+    shown = create("-f", tmp_path, "--json").record["inputs"]
+    assert [one["bytes"] for one in shown] == [2, 4, 6, 8, 10 + 12 + 14]
+    assert shown[-1]["path"] == "and 3 more"

@@ -148,6 +148,35 @@ def test_full_standard_output() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+@pytest.mark.parametrize(
+    ("args", "status"), [("--version >&-", 0), ("--version >&- 2>&-", 0), ("nonsense 2>&-", 2)]
+)
+def test_closed_streams(args: str, status: int) -> None:
+    """A traceback where the caller has closed stdout, an error on stdout where it closed stderr."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "{sys.executable}" -m draftsmith.cli {args}'],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+def test_no_folder_for_compiled_kernels(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation and a home that cannot be written: an internal error, or another text in
+    Numba than the one that is told apart here.
+    """
+    caching = pytest.importorskip("numba.core.caching")
+    monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
+    with pytest.raises(RuntimeError) as caught:
+        caching.CompileResultCacheImpl(test_version)
+    done = fail_with(caught.value, monkeypatch, cli)
+    assert done.status == ExitStatus.OUTPUT_NOT_WRITABLE
+    assert "set NUMBA_CACHE_DIR" in done.error
+
+
 def test_every_status_is_documented() -> None:
     """An exit status that the docs do not know."""
     text = (Path(__file__).parent.parent / "docs" / "exit-status.md").read_text()

@@ -98,3 +98,11 @@ def test_numbers() -> None:
     assert number(None) == number(math.nan) == percent(0, 0) == size(None) == "-"
     assert percent(1, 3) == "33.3%"
     assert (size(999), size(1000), size(2.5e12)) == ("999 B", "1.0 kB", "2,500.0 GB")
+
+
+def test_table_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """A file name that breaks a table's line, or steers the terminal."""
+    Output().result({}, [Table("a\nb", (), [("c\x1b[2J", "1")])])
+    out = capsys.readouterr().out
+    assert "a\\nb" in out
+    assert "c\\x1b[2J" in out

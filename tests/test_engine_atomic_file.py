@@ -5,7 +5,10 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -172,12 +175,22 @@ class TestRefusals:
             action(tmp_path / "out")
         assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
+    def test_target_that_cannot_be_asked_about(
+        self, action: Callable[[Path], object], tmp_path: Path
+    ) -> None:
+        """A name too long, or a closed folder on the way, reported as an internal error."""
+        (tmp_path / "loop").symlink_to("loop")
+        for path in (tmp_path / ("x" * 256), tmp_path / "loop" / "out"):
+            with pytest.raises(OutputNotWritable, match="can't be written"):
+                action(path)
+        assert list(tmp_path.iterdir()) == [tmp_path / "loop"]
+
     def test_folder_that_refuses(
         self, action: Callable[[Path], object], target: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A folder without write permission (faked: root may write anywhere)."""
 
-        def refuse(*_: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
             raise PermissionError(errno.EACCES, "Permission denied")
 
         monkeypatch.setattr(builtins, "open", refuse)
@@ -206,6 +219,14 @@ class TestRefusals:
         assert {path.name for path in tmp_path.iterdir()} <= {"out"}
 
 
+@pytest.mark.parametrize("name", ["", "new/", "./new/"])
+def test_no_name_of_a_file(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-lcs ""` answered with ". is a folder", or `-lcs caches/` that writes a file `caches`."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputNotWritable, match=f"^{name} is a folder" if name else "no name"):
+        check_writable(name)
+
+
 def test_check_touches_nothing(target: Path) -> None:
     """A check that opens the target for writing and so empties it."""
     check_writable(target)
@@ -219,3 +240,50 @@ def test_link_to_a_file(target: Path) -> None:
     write_atomically(link, [b"new"])
     assert link.read_bytes() == b"new"
     assert target.read_bytes() in (b"new", OLD)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from draftsmith.engine.atomic_file import write_atomically
+
+def parts():
+    yield b"new" * 1_000_000
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_atomically(Path(sys.argv[1]), parts())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="only Linux has files without a name")
+def test_killed_while_writing(target: Path) -> None:
+    """A temporary that nobody is left to remove."""
+    done = subprocess.run([sys.executable, "-c", KILLED, target], check=False, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert_untouched(target)
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR])
+def test_file_system_without_nameless_files(
+    number: int, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system on which nothing can be written any more."""
+    real = os.open
+
+    def lacking(path: str, flags: int, *args: int) -> int:
+        if flags & getattr(os, "O_TMPFILE", 0) == getattr(os, "O_TMPFILE", -1):
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, *args)
+
+    monkeypatch.setattr(os, "open", lacking)
+    write_atomically(target, [b"new"])
+    assert target.read_bytes() == b"new"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_without_proc(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A nameless file that, where /proc is not mounted, can't be named in the end."""
+    monkeypatch.setattr(os.path, "exists", lambda _: False)
+    write_atomically(target, [b"new"])
+    assert target.read_bytes() == b"new"
+    assert list(target.parent.iterdir()) == [target]

@@ -138,6 +138,24 @@ def test_truncated_at_every_byte(write) -> None:  # type: ignore[no-untyped-def]
         assert "\n" not in str(caught.value)
 
 
+def test_truncated_behind_the_metadata(tmp_path: Path) -> None:
+    """Half a download used as a model because its vocabulary is whole."""
+    path = write_toy(tmp_path / "toy.gguf", "smollm", weights=True)
+    whole, tensors = path.read_bytes(), gguf.GGUFReader(path).tensors
+    last = max(tensor.data_offset for tensor in tensors)
+    for n_bytes in (last + 1, last, last // 2 * 2 - 64, min(t.data_offset for t in tensors)):
+        path.write_bytes(whole[:n_bytes])
+        if n_bytes > last:
+            read_metadata(path)
+            continue
+        with pytest.raises(ModelDamaged, match=f"ends at byte {n_bytes}"):
+            read_metadata(path)
+    info = text("t") + struct.pack("<I", 5) + bytes(8 * 5 + 12)
+    path.write_bytes(header(0, n_tensors=1) + info)
+    with pytest.raises(ModelDamaged, match="5 dimensions"):
+        read_metadata(path)
+
+
 def test_flipped_anywhere(write) -> None:  # type: ignore[no-untyped-def]
     """A traceback or an allocation of gigabytes from one damaged byte."""
     for place in range(len(SOUND)):

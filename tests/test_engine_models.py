@@ -31,6 +31,32 @@ def test_paths_are_paths(name: str) -> None:
         resolve_model(name)
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".gguf", "loop"])
+def test_paths_that_cannot_be_asked_about(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name too long, or a folder that is closed to us, reported as an internal error."""
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
+    with pytest.raises(InputUnreadable, match="cannot be read"):
+        resolve_model(name)
+
+
+def test_a_folder_of_a_known_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-m smollm2` refused because a folder of that name lies in the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAFTSMITH_CACHE", str(tmp_path))
+    Path("smollm2").mkdir()
+    with pytest.raises(ModelUnknown, match="run scripts/fetch_model"):
+        resolve_model("smollm2")
+
+
+def test_no_name() -> None:
+    """`-m "$MODEL"` with the variable unset, answered with "model  is a folder"."""
+    with pytest.raises(ModelUnknown, match="'' is neither a file nor a known model"):
+        resolve_model("")
+
+
 def test_unknown_name() -> None:
     """A name that nothing has, without the names that there are."""
     with pytest.raises(ModelUnknown, match="one of: smollm2"):

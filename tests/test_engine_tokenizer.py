@@ -6,7 +6,10 @@ import gzip
 import hashlib
 import json
 import random
+import threading
+import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -258,6 +261,15 @@ def test_endless_words(toys: dict[str, Tokenizer], kind: str, unit: str) -> None
     assert encode_in_blocks(toys[kind], chunks_of(data, 4096), block_bytes=512) == expected
 
 
+@pytest.mark.parametrize("unit", ["a", " "])
+def test_a_word_beyond_all_bounds(unit: str, toys: dict[str, Tokenizer]) -> None:
+    """200 MB of one letter, which take 8 GB of memory to merge."""
+    endless = (unit.encode() * (1 << 20) for _ in range(200))
+    with pytest.raises(InputMalformed, match=f"more than 4 MiB as one word.*'{unit * 20}'"):
+        list(toys["smollm"].encode_documents([endless], n_threads=2))
+    assert sum(1 for _ in endless) > 190
+
+
 def test_blocks_stay_small(toys: dict[str, Tokenizer]) -> None:
     """A corpus that is collected as a whole because no cut is ever found."""
     for kind in ("smollm", "llama-bpe", "spm"):
@@ -289,7 +301,7 @@ def test_reads_no_further_than_needed(toys: dict[str, Tokenizer]) -> None:
     def documents() -> Iterator[list[bytes]]:
         for index in range(1000):
             read.append(index)
-            yield [b"some text"]
+            yield [b"some text " * 2000]
 
     for n_threads in (1, 3):
         read.clear()
@@ -297,6 +309,28 @@ def test_reads_no_further_than_needed(toys: dict[str, Tokenizer]) -> None:
         next(parts)
         assert len(read) <= 2 * n_threads + 1
         parts.close()
+
+
+def test_short_documents_go_together(
+    toys: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job for a thread each: 200,000 JSON lines take three times as long with threads as
+    without.
+    """
+    n_jobs = 0
+    submit = ThreadPoolExecutor.submit
+
+    def counted(pool: ThreadPoolExecutor, *args: Any) -> Any:
+        nonlocal n_jobs
+        n_jobs += 1
+        return submit(pool, *args)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", counted)
+    texts = [b"document %d" % index for index in range(1000)]
+    found = list(toys["smollm"].encode_documents(([text] for text in texts), n_threads=2))
+    assert n_jobs < 10
+    assert [index for index, _ in found] == list(range(1000))
+    assert found[567][1].tolist() == toys["smollm"].encode(texts[567]).tolist()
 
 
 def test_an_error_in_the_documents_comes_through(toys: dict[str, Tokenizer]) -> None:
@@ -309,6 +343,28 @@ def test_an_error_in_the_documents_comes_through(toys: dict[str, Tokenizer]) -> 
     for n_threads in (1, 2):
         with pytest.raises(InputMalformed):
             list(toys["smollm"].encode_documents(documents(), n_threads=n_threads))
+
+
+def test_interrupted_at_once(toys: dict[str, Tokenizer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C that waits for seconds, while a thread compiles a kernel or encodes a long word."""
+    release = threading.Event()
+
+    def encode(*_: object) -> np.ndarray:
+        release.wait(10)
+        return np.empty(0, np.int32)
+
+    def documents() -> Iterator[list[bytes]]:
+        yield [b"one"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(toys["smollm"], "_encode_block", encode)
+    start = time.perf_counter()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(toys["smollm"].encode_documents(documents(), n_threads=2))
+        assert time.perf_counter() - start < 5
+    finally:
+        release.set()
 
 
 # ---- vocabularies
@@ -342,6 +398,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("gpt-2", {"merges": ["a b", "ab"]}, "b'ab' has no two sides"),
     ("gpt-2", {"tokens": ["a", "b", "a"], "types": [1, 1, 1], "bos_id": 0, "eos_id": 0}, "twice"),
     ("smollm", {"tokens": ["\u2603", "b", "\u2603"], "types": [1, 1, 1]}, "twice"),
+    ("smollm", {"tokens": ["a", "x" * (1 << 20)], "types": [1, 4]}, "special tokens hold more"),
     ("spm", {"scores": [0.0] * 3}, "3 scores"),
     ("spm", {"types": [1] * 3}, "3 token types"),
     ("glm4", {"bos_id": None, "add_bos": True}, "adds BOS but has none"),
@@ -352,7 +409,9 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
 def test_refuses_contradictions(
     tmp_path: Path, kind: str, changes: dict[str, Any], found: str
 ) -> None:
-    """A vocabulary that contradicts itself and is used all the same."""
+    """A vocabulary that contradicts itself and is used all the same, or one token of some
+    megabytes that takes gigabytes of memory to look for.
+    """
     path = write_toy(tmp_path / "toy.gguf", kind, **changes)
     with pytest.raises(ModelDamaged) as caught:
         load_tokenizer(path)

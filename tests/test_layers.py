@@ -33,6 +33,11 @@ ONLY_IN = {
     "rich": "cli/",
     "gguf": "engine/gguf_file.py",
     "psutil": "engine/host.py",
+    "dask": "ngram/cluster.py",
+    "distributed": "ngram/cluster.py",
+    "fsspec": "ngram/url_store.py",
+    "aiohttp": "ngram/url_store.py",
+    "matplotlib": "cli/plot.py",
 }
 # Apart from *_kernels.py: engine/jit.py listens to Numba's compiler.
 NUMBA_TOO = {"engine/jit.py"}

@@ -343,7 +343,7 @@ def test_unreadable_file_and_folder_are_told(
         raise PermissionError(13, "Permission denied", name)
 
     with monkeypatch.context() as patch:
-        patch.setattr("draftsmith.ngram.corpus_files.open", refuse, raising=False)
+        patch.setattr("draftsmith.ngram.corpus_store.open", refuse, raising=False)
         for named in (path, str(tmp_path / "d")):
             with pytest.raises(InputUnreadable) as error:
                 open_corpus([named])
@@ -749,3 +749,32 @@ def test_files_are_closed_also_when_the_reader_stops_early(tmp_path: Path) -> No
     next(next(documents).blocks or iter(()))
     del documents
     assert open_files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("n", [0, 1, 9, 10, 11, 35])
+def test_blocks_of_ids(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids lost at a block's edge, or no block at all for a document without ids."""
+    monkeypatch.setattr(corpus_module, "_IDS_BLOCK", 10)
+    np.save(tmp_path / "ids.npy", np.arange(n, dtype=np.int32))
+    (document,) = open_corpus([str(tmp_path / "ids.npy")]).documents()
+    assert document.tokens is not None
+    blocks = [block.copy() for block in corpus_module.id_blocks(document.tokens)]
+    assert len(blocks) == max(1, -(-n // 10))
+    assert np.concatenate(blocks).tolist() == list(range(n))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux for its memory")
+def test_mapped_ids_do_not_pile_up_in_memory(tmp_path: Path) -> None:
+    """Memory as large as the largest .npy file."""
+
+    def mapped_bytes() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.split("RssFile:")[1].split()[0]) * 1024
+
+    np.save(tmp_path / "ids.npy", np.ones(16 << 20, np.int32))
+    before = mapped_bytes()
+    (document,) = open_corpus([str(tmp_path / "ids.npy")]).documents()
+    assert document.tokens is not None
+    for block in corpus_module.id_blocks(document.tokens):
+        assert block.max() == 1
+        assert mapped_bytes() - before < 24 << 20

@@ -23,7 +23,6 @@ from cache_dicts import (
     random_documents,
 )
 from draftsmith.engine.errors import InputEmpty, InputMalformed
-from draftsmith.ngram import count
 from draftsmith.ngram.cache import KeyLayout, NgramCache
 from draftsmith.ngram.count import NgramCounter
 
@@ -118,14 +117,11 @@ def test_where_documents_are_cut_matters() -> None:
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 7, 16, 49, 50, 51, 1000])
 @pytest.mark.parametrize("n_vocab", [256, 49152, 2**31 - 1])
-def test_batches_give_the_same_cache(
-    batch: int, n_vocab: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_give_the_same_cache(batch: int, n_vocab: int) -> None:
     """Windows lost at the edge of a batch, runs merged twice or never, counts of a run dropped."""
     rng = random.Random(batch)
     documents = random_documents(rng, 12, [0, 1, n_vocab // 3, n_vocab - 1], longest=70)
-    monkeypatch.setattr(count, "_BATCH", batch)
-    counter = NgramCounter(orders=ORDERS, n_vocab=n_vocab)
+    counter = NgramCounter(orders=ORDERS, n_vocab=n_vocab, batch_tokens=batch)
     for number, ids in enumerate(documents):
         cuts = sorted(rng.randrange(len(ids) + 1) for _ in range(8))
         add_in_pieces(counter, number, ids, cuts)

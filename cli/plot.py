@@ -1,0 +1,241 @@
+"""Figures of several panels that share their x axis; the only module that knows matplotlib.
+
+The same data give the same bytes with the same version of matplotlib: no date, no version, and no
+settings of the user's go into a file.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..engine.errors import InputMalformed, InputUnreadable, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".png", ".svg")
+# Okabe and Ito's colours, which the colour-blind tell apart; markers and dashes say it once more.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_UNNAMED = "#000000"
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_DASHES = ("-", "--", "-.", ":")
+# Above this ratio of the largest to the smallest value, small ones could not be read off.
+_LOG_FROM = 20
+_DPI = 150
+_WIDTH_IN, _PANEL_HEIGHT_IN, _LEGEND_LINE_IN, _TITLE_IN = 10.0, 3.3, 0.22, 0.5
+_LEGEND_COLUMNS = 3
+
+# x, y, and the least and the most of y over the repeats; a point without y is not drawn.
+Point = tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that one line joins, by ascending x; without a name it is not in the legend."""
+
+    name: str
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One plot of a figure.
+
+    Parameters
+    ----------
+    label : what y is, with its unit.
+    series : the lines; a name stands for the same line in every panel.
+    from_zero : let the y axis begin at 0, so that heights can be compared.
+    """
+
+    label: str
+    series: Sequence[Series]
+    from_zero: bool = True
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels, two in a row, under one title and over the same x axis."""
+
+    title: str
+    x_label: str
+    panels: Sequence[Panel]
+
+
+def check_plot(path: str) -> None:
+    """Check, before long work, that a figure can be drawn into ``path``.
+
+    Raises
+    ------
+    UsageError : not a .png or .svg file, or matplotlib is not installed
+    OutputNoFolder, OutputNotWritable : the file can't be written
+    """
+    from ..engine.atomic_file import check_writable
+
+    if Path(path).suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{path} is neither a .png nor a .svg file", remedy="name one that is")
+    if find_spec("matplotlib") is None:
+        raise UsageError(
+            "figures need matplotlib, which is not installed",
+            remedy="run pip install 'draftsmith[plot]'",
+        )
+    check_writable(path)
+
+
+def draw(figure: Figure, path: str) -> None:
+    """Draw a figure into a .png or .svg file; the file is whole or untouched.
+
+    Raises
+    ------
+    OutputNoFolder, OutputNotWritable, DiskFull : the file can't be written
+    """
+    from ..engine.atomic_file import write_atomically
+
+    write_atomically(Path(path), [_picture(figure, Path(path).suffix.lower().lstrip("."))])
+
+
+def _picture(figure: Figure, kind: str) -> bytes:
+    """Return the content of the file."""
+    import matplotlib
+    import matplotlib.style
+    from matplotlib.figure import Figure as Canvas
+
+    settings: Any = {
+        "svg.hashsalt": "draftsmith",
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#dddddd",
+        "grid.linewidth": 0.6,
+        "axes.titlesize": 11,
+        "axes.titlelocation": "left",
+    }
+    all_series = [series for panel in figure.panels for series in panel.series]
+    names = list(dict.fromkeys(series.name for series in all_series if series.name))
+    legend_lines = -(-len(names) // _LEGEND_COLUMNS) if len(names) > 1 else 0
+    n_lines = -(-len(figure.panels) // 2)
+    height_in = _TITLE_IN + n_lines * _PANEL_HEIGHT_IN + legend_lines * _LEGEND_LINE_IN
+    with matplotlib.style.context("default"), matplotlib.rc_context(settings):
+        canvas = Canvas(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
+        canvas.suptitle(figure.title, fontsize=13)
+        all_axes = canvas.subplots(n_lines, 2, sharex=True, squeeze=False).flat
+        for axes, panel in zip(all_axes, figure.panels, strict=False):
+            _draw_panel(axes, panel, names)
+            axes.xaxis.set_tick_params(labelbottom=True)
+            axes.set_xlabel(figure.x_label)
+        for axes in list(all_axes)[len(figure.panels) :]:
+            axes.set_visible(False)
+        if len(names) > 1:
+            lines = {
+                line.get_label(): line
+                for axes in canvas.axes
+                for line in axes.get_legend_handles_labels()[0]
+            }
+            shown = [name for name in names if name in lines]
+            canvas.legend(
+                [lines[name] for name in shown],
+                shown,
+                loc="outside lower center",
+                ncols=min(_LEGEND_COLUMNS, len(shown)),
+                frameon=False,
+            )
+        file = io.BytesIO()
+        metadata: dict[str, Any] = {"Software": None}
+        if kind == "svg":
+            metadata = {"Date": None, "Creator": None}
+        canvas.savefig(file, format=kind, metadata=metadata)
+        return file.getvalue()
+
+
+def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
+    """Draw one panel; ``names`` gives each series its style."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    heights: list[float] = []
+    tops: list[float] = []
+    for series in panel.series:
+        points = sorted(tuple(map(float, p)) for p in series.points if None not in p)  # type: ignore[arg-type]
+        if not points:
+            continue
+        x, y, least, most = zip(*points, strict=True)
+        heights += y
+        tops += most
+        style = names.index(series.name) if series.name else 0
+        below = [max(0.0, middle - low) for middle, low in zip(y, least, strict=True)]
+        above = [max(0.0, high - middle) for middle, high in zip(y, most, strict=True)]
+        axes.errorbar(
+            x,
+            y,
+            yerr=(below, above),
+            label=series.name,
+            color=_COLOURS[style % len(_COLOURS)] if series.name else _UNNAMED,
+            marker=_MARKERS[style % len(_MARKERS)],
+            linestyle=_DASHES[style % len(_DASHES)],
+            linewidth=1.5,
+            markersize=5,
+            capsize=3,
+        )
+    axes.set_title(panel.label)
+    axes.xaxis.set_major_formatter("{x:g}")
+    if not heights:
+        axes.text(0.5, 0.5, "nothing to show", transform=axes.transAxes, ha="center")
+    elif min(heights) > 0 and max(heights) / min(heights) > _LOG_FROM:
+        axes.set_title(f"{panel.label} (log scale)")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+    elif panel.from_zero:
+        axes.set_ylim(0, 1.08 * max(tops) or 1)
+
+
+def command(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A JSON file.")],
+    path: Annotated[str, typer.Argument(metavar="FIGURE", help="A .png or .svg file to write.")],
+) -> Callable[[], None]:
+    """Draw a figure from a description (docs/compare-corpora.md); for the scripts."""
+    return partial(_draw_described, data, path)
+
+
+def _draw_described(data: str, path: str) -> None:
+    check_plot(path)
+    try:
+        text = Path(data).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputUnreadable(
+            f"{data} can't be read ({error.strerror})", remedy="name a JSON file"
+        ) from error
+    try:
+        figure = _described(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputMalformed(
+            f"{data} does not describe a figure ({type(error).__name__}: {error})",
+            remedy="see docs/compare-corpora.md",
+        ) from error
+    draw(figure, path)
+
+
+def _described(record: dict[str, Any]) -> Figure:
+    """Return the figure that a JSON object describes; its keys are the fields' names."""
+    panels = []
+    for panel in record["panels"]:
+        series = [
+            Series(one["name"], [tuple(map(_number, point)) for point in one["points"]])
+            for one in panel["series"]
+        ]
+        panels.append(Panel(panel["label"], series, panel["from_zero"]))
+    return Figure(record["title"], record["x_label"], panels)
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
