@@ -207,7 +207,8 @@ def _explained(address: str) -> Iterator[None]:
         ) from error
     except (CancelledError, OSError) as error:
         raise ClusterLost(
-            f"the Dask cluster at {address} went away ({_first_line(error)})",
+            f"the Dask cluster at {address} went away "
+            f"({getattr(error, 'reason', None) or _first_line(error)})",
             remedy="check the scheduler and its log, and run again",
         ) from error
     except ImportError as error:

@@ -12,6 +12,7 @@ import lzma
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -270,18 +271,19 @@ class Barrier:
         self.server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
-    def kill_when_all_wait(self, n_files: int, process: subprocess.Popen[bytes]) -> None:
-        until(lambda: len(self.waiting) == n_files)
-        process.kill()
-        process.wait()
-        self.go.set()
+    def kill_when_all_wait(self, n_files: int, kill: Callable[[], object]) -> None:
+        try:
+            until(lambda: len(self.waiting) == n_files)
+            kill()
+        finally:
+            self.go.set()
 
     @contextmanager
-    def killing(self, n_files: int, process: subprocess.Popen[bytes]) -> Iterator[None]:
-        """Serve, and kill the process when ``n_files`` are half read."""
+    def killing(self, n_files: int, kill: Callable[[], object]) -> Iterator[None]:
+        """Serve, and kill somebody when ``n_files`` are half read."""
         threads = [
             threading.Thread(target=self.server.serve_forever, args=(0.05,)),
-            threading.Thread(target=self.kill_when_all_wait, args=(n_files, process)),
+            threading.Thread(target=self.kill_when_all_wait, args=(n_files, kill)),
         ]
         for thread in threads:
             thread.start()
@@ -300,7 +302,7 @@ def test_worker_killed_in_the_middle(create: Cli, tmp_path: Path) -> None:
     for name, data in files.items():
         (tmp_path / name[1:]).write_bytes(data)
     barrier = Barrier(files)
-    with start_cluster(tmp_path, 2) as cluster, barrier.killing(2, cluster.workers[0]):
+    with start_cluster(tmp_path, 2) as cluster, barrier.killing(2, cluster.workers[0].kill):
         urls = [barrier.url + name for name in files]
         there = create("there", "--dask", cluster.address, "-f", *urls, "--ngram-max", "4")
     assert there.status == 0, there.stderr
@@ -315,7 +317,7 @@ def test_last_worker_killed(create: Cli, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(cluster_module, "_WATCH_S", 0.2)
     monkeypatch.setattr(cluster_module, "_NO_WORKER_S", 1.0)
     barrier = Barrier({"/a.txt": text(1, 20_000).encode()})
-    with start_cluster(tmp_path, 1) as cluster, barrier.killing(1, cluster.workers[0]):
+    with start_cluster(tmp_path, 1) as cluster, barrier.killing(1, cluster.workers[0].kill):
         done = create("there", "--dask", cluster.address, "-f", f"{barrier.url}/a.txt")
         again = create("there", "--dask", cluster.address, "-f", f"{barrier.url}/a.txt")
     assert done.status == ExitStatus.CLUSTER_LOST, done.stderr
@@ -329,10 +331,26 @@ def test_task_that_kills_workers(create: Cli, tmp_path: Path) -> None:
     """A traceback where dask gives a task up."""
     barrier = Barrier({"/a.txt": text(1, 20_000).encode()})
     setting = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
-    with start_cluster(tmp_path, 1, **setting) as cluster, barrier.killing(1, cluster.workers[0]):
+    with (
+        start_cluster(tmp_path, 1, **setting) as cluster,
+        barrier.killing(1, cluster.workers[0].kill),
+    ):
         done = create("there", "--dask", cluster.address, "-f", f"{barrier.url}/a.txt")
     assert done.status == ExitStatus.CLUSTER_LOST, done.stderr
     assert "dask gave up: 1 worker died while on one task" in done.error
+
+
+def test_interrupt(
+    dask: DaskCluster, create: Cli, same: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """Ctrl-C that is heard only when the workers are done, or leaves them busy."""
+    barrier = Barrier({"/a.txt": text(1, 20_000).encode()})
+    with barrier.killing(1, lambda: os.kill(os.getpid(), signal.SIGINT)):
+        done = create("there", "--dask", dask.address, "-f", f"{barrier.url}/a.txt")
+    assert done.status == ExitStatus.INTERRUPTED, done.stderr
+    assert not (tmp_path / "there").exists()
+    (tmp_path / "a.txt").write_text(text(2, 99))
+    same(dask, "-f", tmp_path / "a.txt")
 
 
 def test_bad_corpora(dask: DaskCluster, create: Cli, tmp_path: Path) -> None:
