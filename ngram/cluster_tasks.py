@@ -21,11 +21,13 @@ import numpy.typing as npt
 from ..engine.errors import ClusterUnfit, InputMalformed
 from ..engine.tokenizer import Tokenizer
 from ..engine.vocabulary import Vocabulary
-from .cache import NgramCache, OrderTable, merge_caches
+from .cache import NgramCache, merge_caches
 from .corpus import Corpus, CorpusStats, Document
 from .corpus_files import Source
 from .corpus_tokens import document_tokens
 from .count import NgramCounter
+from .packed import PackedTable
+from .table import OrderTable
 from .url_store import UrlStore
 
 # Of each sampled file: documents at most, and bytes or ids of each.
@@ -187,7 +189,7 @@ def _cut(cache: NgramCache, borders: npt.NDArray[np.int64]) -> Pieces:
     )
 
 
-def _rows(table: OrderTable, order: int, start: int, stop: int) -> OrderTable:
+def _rows(table: OrderTable | PackedTable, order: int, start: int, stop: int) -> OrderTable:
     first, last = int(table.entry_start[start]), int(table.entry_start[stop])
     return OrderTable(
         table.tokens[start * order : stop * order].copy(),

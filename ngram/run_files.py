@@ -18,8 +18,9 @@ from typing import IO
 import numpy as np
 
 from ..engine.errors import DiskFull
-from .cache import KeyLayout, OrderTable, Run, join_runs
+from .cache import KeyLayout, Run, join_runs
 from .count_kernels import row_starts, unpack_rows
+from .table import OrderTable
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
