@@ -40,6 +40,7 @@ class Request:
     n_ctxs: list[int]
     draft_maxes: list[int]
     repeat: int
+    verify: bool
     field: str | None
     escape: bool
     n_threads: int | None
@@ -91,6 +92,13 @@ def command(
         int,
         typer.Option("--repeat", min=1, metavar="K", help="Replays to time; medians are shown."),
     ] = 1,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Check every invariant of the caches first, not only checksums, ids and counts.",
+        ),
+    ] = False,
     plot: Annotated[
         str | None,
         typer.Option(
@@ -122,6 +130,7 @@ def command(
         n_ctxs=_numbers("-c", n_ctx or ["0"], CTX_MOST),
         draft_maxes=_numbers("--draft-max", draft_max or ["3"], DRAFT_MOST),
         repeat=repeat,
+        verify=verify,
         field=field,
         escape=escape,
         n_threads=threads,
@@ -170,7 +179,7 @@ def stats(request: Request, out: Output) -> None:
         with stages.stage("load"):
             tokenizer = load_tokenizer(model)
         n_ctxs = [_n_ctx(wanted, model, out) for wanted in request.n_ctxs]
-        caches = Caches(request.statics, request.dynamic, tokenizer, stages)
+        caches = Caches(request.statics, request.dynamic, tokenizer, stages, verify=request.verify)
         tokens = _tokens(corpus, tokenizer, n_threads, stages, out)
         cells = sweep(tokens, caches, n_ctxs, request.draft_maxes, request.repeat, out)
     warn_of_repairs(corpus, out)

@@ -45,6 +45,7 @@ class Caches:
     ----------
     statics : paths; None is no cache.
     dynamic : path, or None.
+    verify : check every invariant of the caches, not only what drafting relies on.
     """
 
     def __init__(
@@ -53,7 +54,10 @@ class Caches:
         dynamic: str | None,
         tokenizer: Tokenizer,
         stages: Stages,
+        *,
+        verify: bool = False,
     ) -> None:
+        self._verify = verify
         self.n_vocab = tokenizer.n_vocab
         self._fingerprint = tokenizer.fingerprint
         self._statics = statics
@@ -93,11 +97,14 @@ class Caches:
 
         before = self._stages.seconds(stage)
         with self._stages.stage(stage):
-            cache = (
-                open_cache(path, n_vocab=self.n_vocab, fingerprint=self._fingerprint)
-                if path is not None
-                else None
-            )
+            cache = None
+            if path is not None:
+                cache = open_cache(
+                    path,
+                    n_vocab=self.n_vocab,
+                    fingerprint=self._fingerprint,
+                    verify=self._verify,
+                )
         return cache, (self._stages.seconds(stage) - before) * 1e3
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import packed_plain
 import pytest
 from conftest import Done
 from draftsmith.cli.output import Output, Table
@@ -258,3 +261,34 @@ def test_names_of_caches() -> None:
     table = sweep_table([row(options={"static": path, "repeat": 1}) for path in paths])
     cells = [cells[0] for cells in table.rows if cells is not None]
     assert cells == ["a/x.lcs", "b/x.lcs", "y.lcs", "none"]
+
+
+def out_of_order(cache: bytes) -> bytes:
+    """A native cache whose 4-grams are out of order, under checksums that hold."""
+    data = bytearray(cache)
+    n_arrays = struct.unpack_from("<I", data, 16)[0]
+    for at in range(76, 76 + 56 * n_arrays, 56):
+        name, kind, _, start, n_items = struct.unpack_from("<24s8sQQQ", data, at)
+        if name.rstrip(b"\0") == b"4.rest":
+            n_bytes = n_items * int(kind[2:3])
+            padded_bytes = -(-n_bytes // 64) * 64
+            items = np.frombuffer(data, kind.rstrip(b"\0").decode(), n_items, start)
+            data[start : start + n_bytes] = items[::-1].tobytes()
+            total = packed_plain.checksum(bytes(data[start : start + padded_bytes]))
+            struct.pack_into("<Q", data, at + 32, total)
+    table_stop = min(
+        struct.unpack_from("<Q", data, at + 40)[0] for at in range(76, 76 + 56 * n_arrays, 56)
+    )
+    struct.pack_into("<I", data, 20, zlib.crc32(bytes(data[76:table_stop])))
+    struct.pack_into("<I", data, 72, zlib.crc32(bytes(data[:72])))
+    return bytes(data)
+
+
+def test_verify_finds_what_checksums_do_not(stats: Cli, folder: Path) -> None:
+    """Silently wrong drafts from a crafted cache, though the user asked for every check."""
+    (folder / "large").write_bytes(out_of_order((folder / "large").read_bytes()))
+    assert stats("-lcs", "large", "-c", "256", "--json").status == ExitStatus.OK
+    done = stats("-lcs", "large", "-c", "256", "--json", "--verify")
+    assert done.status == ExitStatus.CACHE_DAMAGED
+    assert "large" in done.stderr
+    assert stats("-lcs", "small", "-c", "256", "--json", "--verify").status == ExitStatus.OK
