@@ -7,6 +7,8 @@ import errno
 import gzip
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,6 +234,73 @@ def test_disk_full(
     assert "out.lcs" in done.error
     assert left_over(tmp_path) == ["out.lcs"]
     assert (tmp_path / "out.lcs").read_bytes() == b"old"
+
+
+FULL_WHILE_SPILLING = """
+import resource, sys
+from draftsmith.cli.main import main
+from draftsmith.ngram import count, run_files, run_store
+
+count._LARGEST_BATCH = 5_000
+made, append = run_store.RunStore.__init__, run_files.TemporaryFile.append
+unpack = run_store.table_of_blocks
+after, *args = sys.argv[1:]
+n_left = float("inf")
+
+def without_memory(store, layouts, _, folder):
+    made(store, layouts, 1_000, folder)
+
+def fill_the_disk(file, *arrays):
+    global n_left
+    n_left -= 1
+    if n_left == 0:  # half of this fits: the system itself says so, after a partial write
+        room = file.n_bytes + sum(array.nbytes for array in arrays) // 2
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    append(file, *arrays)
+
+def unpack_on_a_full_disk(*args):
+    global n_left
+    if after == "table":
+        n_left = 3
+    return unpack(*args)
+
+run_store.RunStore.__init__ = without_memory
+run_files.TemporaryFile.append = fill_the_disk
+first = main(args)  # with room: an old cache is there, and no kernel is compiled later
+run_store.table_of_blocks = unpack_on_a_full_disk
+if after == "run":
+    n_left = 4
+print(first, flush=True)
+sys.exit(main(args))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits the size of files")
+@pytest.mark.parametrize(("after", "n_threads"), [("run", "2"), ("table", "1")])
+def test_disk_fills_while_spilling(
+    after: str, n_threads: str, smollm2: Path, golden: Path, tmp_path: Path
+) -> None:
+    """A disk that others fill meanwhile: a traceback from a thread, one that never ends, half a
+    cache in the place of the old one, or a temporary file that stays."""
+    text = (golden / "kjv_train.txt").read_bytes()[:150_000]
+    (tmp_path / "in.txt").write_bytes(text)
+    args = ["-m", smollm2, "-f", "in.txt", "-lcs", "out.lcs", "-q", "--csv", "-t", n_threads]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_WHILE_SPILLING, after, "lookup-create", *map(str, args)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    printed = done.stdout.splitlines()
+    assert printed[-1] == "0", done  # and nothing behind it
+    assert int(next(csv.DictReader(io.StringIO(done.stdout)))["n_runs"]) > 4
+    assert done.returncode == ExitStatus.DISK_FULL, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: a temporary file in {tmp_path} can't be written (")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.lcs"]
+    assert open_cache(tmp_path / "out.lcs", verify=True).n_entries > 0
 
 
 def test_known_model_not_fetched(
