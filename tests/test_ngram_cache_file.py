@@ -46,9 +46,12 @@ from draftsmith.engine.errors import (
     OutputNoFolder,
     OutputNotWritable,
 )
+from draftsmith.engine.pages import forget_pages
 from draftsmith.ngram import cache_file
+from draftsmith.ngram import replay as replay_module
 from draftsmith.ngram.cache import NgramCache, merge_caches
 from draftsmith.ngram.cache_file import open_cache, write_cache
+from draftsmith.ngram.drafter import NgramDrafter
 from draftsmith.ngram.packed import VOCAB_MAX
 from draftsmith.ngram.replay import replay
 
@@ -281,6 +284,44 @@ def test_written_over_its_own_map(path: Path, small: NgramCache) -> None:
     write_cache(path, opened)
     assert path.read_bytes() == before
     assert_same(opened, small)
+
+
+def test_replaced_while_in_use(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that changes the file in place: whoever has it open would draft from half of the new
+    cache, or die."""
+    rng = np.random.default_rng(2)
+    tokens = rng.integers(0, N_VOCAB, 256 * 9).astype(np.int32)
+    old = count_documents([tokens[::-1].tolist()], orders=(2,), n_vocab=N_VOCAB)
+    new = count_documents([[8, 8, 8, 0] * 9], orders=(2,), n_vocab=N_VOCAB)  # and much smaller
+    monkeypatch.setattr(replay_module, "_CALL_TOKENS", 256)  # to be asked after each chunk
+
+    def drafts(static: NgramCache, at_half: Callable[[], None]) -> list[object]:
+        def on_progress(done: int, total: int) -> None:
+            if 2 * done == total:
+                at_half()
+
+        options = {"n_vocab": N_VOCAB, "draft_max": 4, "static": static}
+        stats = replay(tokens, n_ctx=256, on_progress=on_progress, **options)  # type: ignore[arg-type]
+        drafter = NgramDrafter(**options)  # type: ignore[arg-type]
+        made: list[object] = [stats.n_drafted, stats.n_accepted, stats.drafted_at.tolist()]
+        for at, token in enumerate(tokens[:600].tolist()):
+            if at == 300:
+                at_half()
+            drafter.accept([token])
+            made.append(drafter.draft().tolist())
+        return made
+
+    def replace_it() -> None:
+        write_cache(path, new)
+        forget_pages(opened.tables[2].arrays["rest"])  # so that they come from the disk again
+
+    write_cache(path, old)
+    expected = drafts(open_cache(path), lambda: None)
+    opened = open_cache(path)
+    assert drafts(opened, replace_it) == expected
+    assert drafts(open_cache(path), lambda: None) != expected
+    assert_same(opened, old)
+    assert_same(open_cache(path), new)
 
 
 def test_layout_is_the_described_one(path: Path, small: NgramCache) -> None:
