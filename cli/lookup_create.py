@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from ..engine.errors import UsageError
+from ..engine.errors import InputTooShort, UsageError
 from . import options
 from .output import Output, Table, number, size
 
@@ -181,6 +181,8 @@ def create(request: Request, out: Output) -> None:
         else:
             counted = _count_on_cluster(request, corpus, tokenizer, stages, out)
         cache = counted.cache
+        if request.format == "llama.cpp" and not cache.n_entries:
+            raise _too_short(request.ngram_min)
         with stages.stage("write"):
             file_bytes = write_cache(request.target, cache, format=request.format)
     warn_of_repairs(corpus, out)
@@ -227,6 +229,14 @@ def _refuse_input_as_target(target: str, corpus: Corpus | ClusterCorpus) -> None
                 f"-lcs {target} is one of the input files",
                 remedy="name another file for the cache",
             )
+
+
+def _too_short(ngram_min: int) -> InputTooShort:
+    return InputTooShort(
+        f"no document has the {ngram_min + 1} tokens of a {ngram_min}-gram and its follower, and "
+        "llama.cpp's format has no file without n-grams",
+        remedy="give a longer text" + (", or --ngram-min 1" if ngram_min > 1 else ""),
+    )
 
 
 def _bytes_of(option: str, text: str) -> int:

@@ -94,7 +94,7 @@ class InputEmpty(DraftsmithError):
 
 
 class InputTooShort(DraftsmithError):
-    """The text is shorter than one chunk."""
+    """The text is shorter than one chunk, or than one n-gram of a file that needs one."""
 
     exit_status = ExitStatus.INPUT_TOO_SHORT
 

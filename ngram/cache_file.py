@@ -23,6 +23,7 @@ from ..engine.errors import (
     CacheNotACache,
     CacheOtherVocabulary,
     CacheTruncated,
+    CacheUnsuitable,
     InputUnreadable,
 )
 from .cache import ORDER_MAX, Format, NgramCache, check_cache
@@ -105,7 +106,13 @@ def write_cache(path: str | Path, cache: NgramCache, *, format: Format = "native
     Raises
     ------
     OutputNoFolder, OutputNotWritable, DiskFull : the file can't be written
+    CacheUnsuitable : the format can't hold the cache; llama.cpp's has no file without n-grams
     """
+    if format == "llama.cpp" and not cache.n_entries:
+        raise CacheUnsuitable(
+            f"{path}: a cache without n-grams would be an empty file in llama.cpp's format",
+            remedy="count a longer text, or write the native format",
+        )
     parts: Iterable[bytes | memoryview]
     if format == "native":
         parts = _native_parts(cache)

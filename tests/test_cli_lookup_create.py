@@ -184,6 +184,21 @@ def test_empty_file(create: Cli, tmp_path: Path) -> None:
     refused(create("-f", tmp_path / "x.txt"), ExitStatus.INPUT_EMPTY, "no text", tmp_path)
 
 
+@pytest.mark.parametrize(("n_tokens", "ngram_min"), [(1, 1), (1, 2), (2, 2), (4, 4)])
+def test_no_n_gram_for_llama_cpp(
+    create: Cli, tmp_path: Path, n_tokens: int, ngram_min: int
+) -> None:
+    """An empty file, which we would then refuse as truncated, or a limit that is off by one."""
+    args = ("--format", "llama.cpp", "--ngram-min", str(ngram_min), "--ngram-max", "4")
+    ids = tmp_path / "x.npy"
+    np.save(ids, np.arange(n_tokens, dtype=np.int32))
+    message = f"no document has the {ngram_min + 1} tokens of a {ngram_min}-gram"
+    refused(create("-f", ids, ids, *args), ExitStatus.INPUT_TOO_SHORT, message, tmp_path)
+    np.save(ids, np.arange(ngram_min + 1, dtype=np.int32))
+    assert create("-f", ids, *args).status == 0
+    assert open_cache(tmp_path / "out.lcs").n_entries == 1
+
+
 def test_ids_outside_the_vocabulary(create: Cli, tmp_path: Path) -> None:
     """Ids of another model counted, or an array index out of bounds."""
     np.save(tmp_path / "x.npy", np.array([1, 2, 49152], np.int32))

@@ -332,12 +332,14 @@ def test_layout_is_the_described_one(path: Path, small: NgramCache) -> None:
         assert path.read_bytes() == craft(sound_file(cache))
 
 
-def test_empty_cache_in_llama_format(path: Path) -> None:
-    """llama.cpp's file of an empty cache has 0 bytes; we write it, but refuse to open it, for so
-    looks a file whose writing has failed."""
-    assert write_cache(path, cache_of({}, orders=(2,)), format="llama.cpp") == 0
-    with pytest.raises(CacheTruncated, match="empty"):
-        open_cache(path)
+def test_empty_cache_in_llama_format(path: Path, small: NgramCache) -> None:
+    """A file that nobody opens: llama.cpp's of an empty cache has 0 bytes, and so looks one whose
+    writing has failed."""
+    write_cache(path, small)
+    for empty in (cache_of({}), cache_of({}, orders=(2, 3), n_vocab=5)):
+        with pytest.raises(CacheUnsuitable, match=r"cache\.ds: a cache without n-grams"):
+            write_cache(path, empty, format="llama.cpp")
+    assert_same(open_cache(path), small)
 
 
 # --------------------------------------------------------------------------------------------------
