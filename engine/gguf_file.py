@@ -11,7 +11,7 @@ import mmap
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,9 +37,9 @@ MAX_STRINGS = 1 << 24
 MAX_TENSORS = 1 << 16
 MAX_DIMENSIONS = 4
 
-_ALIGNMENT = 32  # of the tensors, where the file does not say
+ALIGNMENT = 32  # of the tensors, where the file does not say
 _MIN_TENSOR_INFO_BYTES = 24  # name length, number of dimensions, type, offset
-_REMEDY_DAMAGED = "download or convert the model again"
+REMEDY_DAMAGED = "download or convert the model again"
 _LATER_PART = re.compile(r"^(?P<stem>.*)-\d{5}-of-(?P<count>\d{5})\.gguf$")
 
 _DTYPES: dict[int, np.dtype] = {
@@ -103,17 +103,37 @@ MetadataValue = str | int | float | bool | np.ndarray | GgufStrings
 
 
 @dataclass(frozen=True)
+class TensorInfo:
+    """What a GGUF file says about a tensor; nothing of it is checked yet.
+
+    Attributes
+    ----------
+    name : undecodable bytes replaced
+    type : ggml's number of it
+    dimensions : innermost first, as in the file
+    offset : bytes from the start of the tensors' data
+    """
+
+    name: str
+    type: int
+    dimensions: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
 class GgufMetadata:
     """What a GGUF file says about itself, before its tensors.
 
     ``values`` maps a key to a str, int, float or bool, to an array of numbers, or to
-    ``GgufStrings``.
+    ``GgufStrings``. ``data_start`` is the byte at which the tensors' data starts.
     """
 
     path: Path
     version: int
     n_tensors: int
     values: dict[str, MetadataValue]
+    tensors: tuple[TensorInfo, ...] = ()
+    data_start: int = 0
 
     def text(self, key: str) -> str | None:
         """The string under ``key``, None without it; raises ModelDamaged for another type."""
@@ -129,6 +149,10 @@ class GgufMetadata:
         if isinstance(value, bool):
             raise self._of_other_type(key, "an integer")
         return value
+
+    def real(self, key: str) -> float | None:
+        """The float under ``key``, None without it; raises ModelDamaged for another type."""
+        return self._typed(key, float, "a float")
 
     def strings(self, key: str) -> GgufStrings | None:
         """The strings under ``key``, None without it; raises ModelDamaged for another type."""
@@ -150,7 +174,7 @@ class GgufMetadata:
         found = type(self.values[key]).__name__
         return ModelDamaged(
             f"{self.path}: '{key}' is of type {found}, expected {expected}",
-            remedy=_REMEDY_DAMAGED,
+            remedy=REMEDY_DAMAGED,
         )
 
 
@@ -165,7 +189,7 @@ class _Reader:
 
     def damaged(self, what: str) -> ModelDamaged:
         return ModelDamaged(
-            f"{self.path}: {what}, in {self.inside} at byte {self._at}", remedy=_REMEDY_DAMAGED
+            f"{self.path}: {what}, in {self.inside} at byte {self._at}", remedy=REMEDY_DAMAGED
         )
 
     @property
@@ -246,10 +270,11 @@ class _Reader:
             raise self.damaged(f"unknown value type {value_type}")
 
 
-def read_metadata(path: Path | str) -> GgufMetadata:
+def read_metadata(path: Path | str, *, is_later_part: bool = False) -> GgufMetadata:
     """Read the metadata of a GGUF file.
 
-    Nothing of what it returns depends on the file any more.
+    Nothing of what it returns depends on the file any more. ``is_later_part`` reads a part of a
+    split model that is not its first.
 
     Raises
     ------
@@ -260,8 +285,11 @@ def read_metadata(path: Path | str) -> GgufMetadata:
         split model.
     """
     path = Path(path)
-    with _open_map(path) as data:
-        return _read(_Reader(path, data))
+    with open_map(path) as data:
+        metadata = _read(_Reader(path, data))
+    if not is_later_part:
+        _check_first_part(metadata)
+    return metadata
 
 
 def _read(reader: _Reader) -> GgufMetadata:
@@ -280,40 +308,48 @@ def _read(reader: _Reader) -> GgufMetadata:
             raise reader.damaged("the key stands twice")
         values[key] = reader.value()
     metadata = GgufMetadata(reader.path, version, n_tensors, values)
-    _check_first_part(metadata)
-    _check_tensors(reader, metadata)
-    return metadata
+    return _read_tensors(reader, metadata)
 
 
-def _check_tensors(reader: _Reader, metadata: GgufMetadata) -> None:
-    """Refuse a file that ends before its last tensor begins: a download that was cut short.
+def _read_tensors(reader: _Reader, metadata: GgufMetadata) -> GgufMetadata:
+    """Add the tensors; refuse a file that ends before the last begins: a download cut short.
 
     What a tensor's type says about its size is not known here, so that the end of the last one
-    is not looked for.
+    is not looked for (gguf_tensors.py does).
     """
-    n_tensors, n_bytes = metadata.n_tensors, reader.at + reader.n_left
-    last = -1
-    for index in range(n_tensors):
-        reader.inside = f"tensor {index + 1} of {n_tensors}"
-        reader.string()
-        n_dimensions = reader.count(U32)
-        if n_dimensions > MAX_DIMENSIONS:
-            raise reader.damaged(f"{n_dimensions} dimensions, at most {MAX_DIMENSIONS} expected")
-        is_empty = 0 in [reader.count() for _ in range(n_dimensions)]
-        reader.count(U32)  # the type
-        offset = reader.count()
-        last = last if is_empty else max(last, offset)
-    alignment = metadata.integer("general.alignment") or _ALIGNMENT
-    start = -(-reader.at // max(1, alignment)) * max(1, alignment)
+    tensors = []
+    for index in range(metadata.n_tensors):
+        reader.inside = f"tensor {index + 1} of {metadata.n_tensors}"
+        tensors.append(_read_tensor(reader))
+    alignment = max(1, metadata.integer("general.alignment") or ALIGNMENT)
+    start, n_bytes = -(-reader.at // alignment) * alignment, reader.at + reader.n_left
+    last = max((tensor.offset for tensor in tensors if 0 not in tensor.dimensions), default=-1)
     if last >= 0 and start + last >= n_bytes:
         raise ModelDamaged(
             f"{reader.path}: the file ends at byte {n_bytes}, but its last tensor begins at byte "
             f"{start + last}",
-            remedy=_REMEDY_DAMAGED,
+            remedy=REMEDY_DAMAGED,
         )
+    return replace(metadata, tensors=tuple(tensors), data_start=start)
 
 
-def _open_map(path: Path) -> mmap.mmap:
+def _read_tensor(reader: _Reader) -> TensorInfo:
+    name = reader.string().decode("utf-8", "replace")
+    n_dimensions = reader.count(U32)
+    if n_dimensions > MAX_DIMENSIONS:
+        raise reader.damaged(f"{n_dimensions} dimensions, at most {MAX_DIMENSIONS} expected")
+    dimensions = tuple(reader.count() for _ in range(n_dimensions))
+    return TensorInfo(name, reader.count(U32), dimensions, reader.count())
+
+
+def open_map(path: Path) -> mmap.mmap:
+    """Map a GGUF file, read-only.
+
+    Raises
+    ------
+    InputUnreadable : the file is missing or cannot be read.
+    ModelNotGguf : it does not begin as a GGUF file.
+    """
     try:
         with path.open("rb") as file:
             start = file.read(len(MAGIC))
