@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .errors import InputMalformed
+from .errors import WordTooLong
 from .pretokenizers import Splitter
 from .special_tokens import SpecialTokens
 
@@ -35,7 +35,7 @@ def cut_blocks(
 
     Raises
     ------
-    InputMalformed : more than LONGEST_WORD_BYTES without such a place
+    WordTooLong : more than LONGEST_WORD_BYTES without such a place
     """
     pending = bytearray()
     searched = 1  # no place to cut before this offset
@@ -79,7 +79,7 @@ def _next_cut(
 def _refuse_endless(pending: bytearray) -> None:
     if len(pending) > LONGEST_WORD_BYTES:
         start = bytes(pending[:20]).decode("utf-8", "replace")
-        raise InputMalformed(
+        raise WordTooLong(
             f"a text goes on for more than {LONGEST_WORD_BYTES >> 20} MiB as one word, or as one "
             f"run of blanks, from {start!r} on",
             remedy="break it into words or lines, or leave the file out",

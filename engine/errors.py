@@ -105,6 +105,10 @@ class InputMalformed(DraftsmithError):
     exit_status = ExitStatus.INPUT_MALFORMED
 
 
+class WordTooLong(InputMalformed):
+    """A text goes on without a place to cut it: an endless word, or an endless run of blanks."""
+
+
 class ModelNotGguf(DraftsmithError):
     """The model file does not begin as a GGUF file."""
 

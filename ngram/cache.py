@@ -34,12 +34,19 @@ class NgramCache:
     n_vocab : ids are below it; 0 when unknown (llama.cpp's files do not say)
     fingerprint : 32 bytes, SHA-256 of the vocabulary; empty when unknown
     format : the file format that it was read from
+    source : the file that it was read from; empty when made here
     """
 
     tables: Mapping[int, OrderTable | PackedTable]
     n_vocab: int = 0
     fingerprint: bytes = b""
     format: Format = "native"
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.source or "a cache"
 
     @property
     def orders(self) -> tuple[int, ...]:
@@ -129,24 +136,25 @@ def run_of_table(table: OrderTable | PackedTable, layout: KeyLayout) -> Run:
 def _common_vocabulary(caches: Sequence[NgramCache]) -> tuple[int, bytes]:
     """(n_vocab, fingerprint) that all caches share, as far as they say."""
     known = [cache for cache in caches if cache.fingerprint]
-    for cache in known:
-        if (cache.n_vocab, cache.fingerprint) != (known[0].n_vocab, known[0].fingerprint):
-            raise CacheOtherVocabulary(
-                f"the caches belong to different vocabularies ({known[0].fingerprint.hex()[:12]} "
-                f"of {known[0].n_vocab} tokens, {cache.fingerprint.hex()[:12]} of {cache.n_vocab})",
-                remedy="merge only caches that were made with the same model",
-            )
     if not known:
         return 0, b""
-    n_vocab = known[0].n_vocab
+    first, n_vocab = known[0], known[0].n_vocab
+    for cache in known:
+        if (cache.n_vocab, cache.fingerprint) != (n_vocab, first.fingerprint):
+            raise CacheOtherVocabulary(
+                f"{cache.name} belongs to another vocabulary ({cache.fingerprint.hex()[:12]}, "
+                f"{cache.n_vocab} tokens) than {first.name} ({first.fingerprint.hex()[:12]}, "
+                f"{n_vocab} tokens)",
+                remedy="merge only caches that were made with the same model",
+            )
     for cache in caches:
         if cache.max_token() >= n_vocab:
             raise CacheBadToken(
-                f"a llama.cpp cache holds token {cache.max_token()}, but the others' vocabulary "
+                f"{cache.name} holds token {cache.max_token()}, but the vocabulary of {first.name} "
                 f"has {n_vocab} tokens",
                 remedy="merge only caches that were made with the same model",
             )
-    return n_vocab, known[0].fingerprint
+    return n_vocab, first.fingerprint
 
 
 def merge_caches(caches: Sequence[NgramCache]) -> NgramCache:

@@ -12,6 +12,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,12 +76,12 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
     return padded
 
 
-def _native_parts(cache: NgramCache) -> Iterator[bytes | memoryview]:
+def _native_parts(cache: NgramCache, what: str) -> Iterator[bytes | memoryview]:
     """The file's content, piece by piece."""
     n_ids = cache.n_vocab or max(1, cache.max_token() + 1)
     named = [
         (f"{order}.{name}", table.arrays[name])
-        for order, table in ((o, pack(t, o, n_ids)) for o, t in cache.tables.items())
+        for order, table in ((o, pack(t, o, n_ids, what)) for o, t in cache.tables.items())
         for name in _columns(order)
     ]
     offset = head_bytes = _padded(_HEADER.size + _ENTRY.size * len(named))
@@ -115,7 +116,7 @@ def write_cache(path: str | Path, cache: NgramCache, *, format: Format = "native
         )
     parts: Iterable[bytes | memoryview]
     if format == "native":
-        parts = _native_parts(cache)
+        parts = _native_parts(cache, str(path))
     else:
         parts = (memoryview(words).cast("B") for words in llama_parts(cache) if words.size)
     return write_atomically(Path(path), parts)
@@ -258,7 +259,7 @@ def _check_vocabulary(
         )
     if cache.fingerprint or n_vocab is None:
         return cache
-    return NgramCache(cache.tables, n_vocab, cache.fingerprint, cache.format)
+    return replace(cache, n_vocab=n_vocab)
 
 
 def open_cache(
@@ -298,6 +299,7 @@ def open_cache(
         n_arrays, file_vocab, file_fingerprint = _read_header(data, what)
         arrays = _read_arrays(data, n_arrays, what)
         cache = NgramCache(_tables(arrays, file_vocab, what), file_vocab, file_fingerprint)
+    cache = replace(cache, source=what)
     cache = _check_vocabulary(cache, what, n_vocab, fingerprint)
     for order, table in cache.tables.items():
         if isinstance(table, PackedTable):

@@ -18,7 +18,7 @@ from itertools import islice, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ..engine.errors import ClusterUnfit, InputMalformed
+from ..engine.errors import ClusterUnfit
 from ..engine.tokenizer import Tokenizer
 from ..engine.vocabulary import Vocabulary
 from .cache import NgramCache, merge_caches
@@ -115,11 +115,7 @@ def count_group(job: Job, packed: bytes, borders: npt.NDArray[np.int64]) -> tupl
     n_ids = 0
     for document, tokens, is_text in document_tokens(corpus.documents(), tokenizer, 1):
         n_ids += 0 if is_text else tokens.size
-        try:
-            counter.add(document, tokens)
-        except InputMalformed as error:
-            names = f"{corpus.sources[0].path} to {corpus.sources[-1].path}"
-            raise InputMalformed(f"{names}: {error.message}", remedy=error.remedy) from error
+        counter.add(document, tokens)
     report = Report(corpus.stats, corpus.left_out, counter.n_tokens, n_ids)
     if not counter.n_tokens:
         empty = NgramCache({order: _no_rows(order) for order in job.orders})

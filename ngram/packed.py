@@ -221,8 +221,10 @@ def _index(
     return {"verdict": verdict, "slots": slots}
 
 
-def pack(table: OrderTable | PackedTable, order: int, n_ids: int) -> PackedTable:
-    """Pack a table whose ids are below ``n_ids``.
+def pack(
+    table: OrderTable | PackedTable, order: int, n_ids: int, what: str = "a cache"
+) -> PackedTable:
+    """Pack a table whose ids are below ``n_ids``; ``what`` names its cache in messages.
 
     Raises
     ------
@@ -232,12 +234,12 @@ def pack(table: OrderTable | PackedTable, order: int, n_ids: int) -> PackedTable
         return table
     if n_ids > VOCAB_MAX:
         raise CacheUnsuitable(
-            f"a vocabulary of {n_ids} tokens, a native cache holds up to {VOCAB_MAX}",
+            f"{what}: a vocabulary of {n_ids} tokens, a native cache holds up to {VOCAB_MAX}",
             remedy="name the model that the ids belong to, or write llama.cpp's format",
         )
     if table.n_entries >= 2**32:
         raise CacheUnsuitable(
-            f"{table.n_entries} entries, a native cache holds up to {2**32 - 1}",
+            f"{what}: {table.n_entries} entries, a native cache holds up to {2**32 - 1}",
             remedy="split the corpus over several caches",
         )
     kind = token_dtype(n_ids)

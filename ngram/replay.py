@@ -134,7 +134,7 @@ def check_ids(cache: NgramCache | None, n_vocab: int) -> None:
     """Ids are used as indices; ``open_cache`` has checked those of the same vocabulary."""
     if cache is not None and cache.n_vocab != n_vocab and cache.max_token() >= n_vocab:
         raise CacheBadToken(
-            f"a cache holds token {cache.max_token()}, outside the vocabulary of {n_vocab}",
+            f"{cache.name} holds token {cache.max_token()}, outside the vocabulary of {n_vocab}",
             remedy="name the model that the cache was made with",
         )
 

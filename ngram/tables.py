@@ -131,11 +131,11 @@ def bigrams_of_cache(cache: NgramCache | None, n_vocab: int) -> Bigrams:
     elif 2 not in cache.tables:
         sizes = ", ".join(map(str, cache.orders)) or "none"
         raise CacheUnsuitable(
-            f"the static cache holds no bigrams, only n-grams of sizes {sizes}",
+            f"{cache.name} can't be a static cache: it holds no bigrams (its sizes: {sizes})",
             remedy="create it with lookup-create and its default sizes",
         )
     else:
-        table = pack(cache.tables[2], 2, n_vocab)
+        table = pack(cache.tables[2], 2, n_vocab, cache.name)
     params = [row_bits(table.n_ngrams), table.shift, no_token(n_vocab), table.n_ngrams]
     arrays = {name: table.arrays[name] for name in Bigrams._fields if name in table.arrays}
     return Bigrams(**arrays, params=np.array(params, np.int64))

@@ -202,8 +202,19 @@ def test_no_n_gram_for_llama_cpp(
 def test_ids_outside_the_vocabulary(create: Cli, tmp_path: Path) -> None:
     """Ids of another model counted, or an array index out of bounds."""
     np.save(tmp_path / "x.npy", np.array([1, 2, 49152], np.int32))
-    done = create("-f", tmp_path / "x.npy")
-    refused(done, ExitStatus.INPUT_MALFORMED, "49152", tmp_path)
+    np.save(tmp_path / "y.npy", np.array([1, 2], np.int32))
+    done = create("-f", tmp_path / "y.npy", tmp_path / "x.npy")
+    refused(done, ExitStatus.INPUT_MALFORMED, "x.npy: holds token 49152", tmp_path)
+
+
+@pytest.mark.parametrize("n_threads", ["1", "2"])
+def test_endless_word(create: Cli, tmp_path: Path, n_threads: str) -> None:
+    """One bad file among thousands that the message does not name."""
+    for name, text in (("a", TEXT), ("b", "x" * (5 << 20)), ("c", TEXT)):
+        (tmp_path / name).write_text(text)
+    done = create("-f", *(tmp_path / name for name in "abc"), "-t", n_threads)
+    message = f"{tmp_path / 'b'}: a text goes on for more than 4 MiB"
+    refused(done, ExitStatus.INPUT_MALFORMED, message, tmp_path)
 
 
 def test_output_folder_missing(cli: Cli, smollm2: Path, text: Path, tmp_path: Path) -> None:

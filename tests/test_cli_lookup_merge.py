@@ -79,6 +79,8 @@ def test_other_vocabulary(cli: Cli, caches: tuple[Path, Path], tmp_path: Path) -
     done = cli("lookup-merge", caches[0], tmp_path / "x", tmp_path / "c")
     assert (done.status, done.stdout) == (ExitStatus.CACHE_OTHER_VOCABULARY, "")
     assert "same model" in done.error
+    assert f"{tmp_path / 'x'} " in done.error
+    assert f"{caches[0]} " in done.error
     assert not (tmp_path / "c").exists()
 
 

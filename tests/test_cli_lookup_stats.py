@@ -321,7 +321,9 @@ def test_static_without_bigrams(stats: Cli, tmp_path: Path, cache: NgramCache) -
     """A static cache that can never draft, used without a word."""
     only = replace(cache, tables={3: cache.tables[3]})
     cache_file.write_cache(tmp_path / "x", only)
-    refused(stats("-lcs", tmp_path / "x"), ExitStatus.CACHE_UNSUITABLE, "no bigrams")
+    done = stats("-lcs", tmp_path / "x")
+    refused(done, ExitStatus.CACHE_UNSUITABLE, str(tmp_path / "x"))
+    assert "no bigrams (its sizes: 3)" in done.error
 
 
 def test_caches_of_llama_cpp(stats: Cli, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import reduce
 
 import naive
@@ -159,9 +160,12 @@ def test_merge_of_different_vocabularies(n_vocab: int, fingerprint: bytes) -> No
     other = count_documents([[1, 2, 3]], n_vocab=n_vocab, fingerprint=fingerprint)
     unknown = cache_of({(1,): {2: 1}})
     for caches in ([ours, other], [other, ours], [unknown, ours, unknown, other]):
-        with pytest.raises(CacheOtherVocabulary, match="different vocabularies") as caught:
-            merge_caches(caches)
+        named = [replace(cache, source=f"file{i}") for i, cache in enumerate(caches)]
+        with pytest.raises(CacheOtherVocabulary, match="another vocabulary") as caught:
+            merge_caches(named)
         assert fingerprint.hex()[:12] in caught.value.message
+        for cache in named:
+            assert (cache.source in caught.value.message) == bool(cache.fingerprint)
         assert "\n" not in str(caught.value)
 
 
@@ -181,8 +185,9 @@ def test_merge_of_unknown_with_known_vocabulary() -> None:
 def test_merge_of_ids_that_do_not_fit(counts: naive.Cache) -> None:
     """An id of another model's cache that spills into its neighbour's bits when it is packed."""
     foreign = NgramCache(cache_of(counts).tables, format="llama.cpp")
-    with pytest.raises(CacheBadToken, match=r"256|2147483647"):
-        merge_caches([foreign, count_documents([[1, 2, 3]])])
+    named = replace(foreign, source="foreign.bin"), count_documents([[1, 2, 3]])
+    with pytest.raises(CacheBadToken, match=r"foreign\.bin .*(256|2147483647)"):
+        merge_caches(named)
 
 
 def test_merge_of_unknown_vocabularies() -> None:
