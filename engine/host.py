@@ -56,6 +56,11 @@ def n_usable_threads() -> int:
     return os.cpu_count() or 1
 
 
+def n_physical_cores() -> int:
+    """Return how many cores this process may run on: hyperthreads of one core are no help to it."""
+    return min(psutil.cpu_count(logical=False) or 1, n_usable_threads())
+
+
 def load_1min() -> float | None:
     """Return the load average over one minute, None where the platform has none."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None

@@ -1,0 +1,409 @@
+"""A GGUF model that runs: tokens in, logits and hidden states out.
+
+The pass itself is ``forward_kernels.run_layers``; here its arrays are made and kept. What a pass
+computes for a token is the same, bit for bit, whatever else is in the batch and however many
+threads share the work: verifying a draft gives the very logits that plain decoding would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from . import forward_kernels as kernels
+from .dequant import dequantise
+from .errors import ModelDamaged, UsageError
+from .gguf_file import read_metadata
+from .gguf_tensors import Tensor, open_tensors
+from .host import n_physical_cores
+from .hparams import ModelParams, read_params
+from .kv_cache import KvCache, padded
+from .pack import pack
+from .rope import RopeTable
+from .weights import DAMAGED, pieces_of
+from .workers import Workers
+
+BATCH = 512  # tokens of the largest pass; longer inputs are cut
+ROW_GRAIN = 16
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one call of ``forward`` gives, for the rows that were asked for.
+
+    Attributes
+    ----------
+    logits : float32 [n_rows, n_vocab]
+    hidden : float32 [n_rows, n_embd], before the last norm
+    normed : float32 [n_rows, n_embd], after it
+    taps : what ``taps`` asked for, of all tokens
+    """
+
+    logits: NDArray[np.float32]
+    hidden: NDArray[np.float32]
+    normed: NDArray[np.float32]
+    taps: Taps | None = None
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What to take out of the layers on the way, and then what was taken.
+
+    Attributes
+    ----------
+    hidden_layers : layers whose input is wanted; n_layers is not one (that is ``Pass.hidden``)
+    query_layers : layers whose queries and keys are wanted
+    hidden : float32 [len(hidden_layers), n_tokens, n_embd]
+    queries : float32 [len(query_layers), 2, n_tokens, n_head, d_head], before and after RoPE
+    keys : float32 [len(query_layers), 2, n_tokens, n_head_kv, d_head], likewise
+
+    The dimensions of a head of an architecture that rotates neighbours (llama) come in the order
+    even, then odd: as the weights are packed.
+    """
+
+    hidden_layers: Sequence[int] = ()
+    query_layers: Sequence[int] = ()
+    hidden: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0, 0), np.float32))
+    queries: NDArray[np.float32] = field(
+        default_factory=lambda: np.empty((0, 2, 0, 0, 0), np.float32)
+    )
+    keys: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 2, 0, 0, 0), np.float32))
+
+
+class Model:
+    """Weights, and buffers for passes of up to ``BATCH`` tokens. Made by ``load_model``.
+
+    Attributes
+    ----------
+    params : sizes and rules of the architecture
+    n_threads : threads of a pass
+    n_bytes : memory of the packed weights
+    """
+
+    def __init__(
+        self,
+        params: ModelParams,
+        arena: NDArray[np.uint8],
+        slots: NDArray[np.int64],
+        embeddings: Tensor,
+        rope: RopeTable,
+        n_threads: int,
+    ) -> None:
+        self.params = params
+        self.n_threads = n_threads
+        self.n_bytes = arena.nbytes
+        self._arena = arena
+        self._slots = slots
+        self._embeddings = embeddings
+        self._rope = rope
+        self._workers = Workers(n_threads)
+        self._kinds = np.array(params.local, np.int64)
+        self._reals = np.array([params.eps, params.attn_scale, params.softcap], np.float32)
+        self._scratch: _Scratch | None = None
+
+    def close(self) -> None:
+        """End the threads and let go of the weights."""
+        self._workers.close()
+        self._arena = np.empty(0, np.uint8)
+        self._scratch = None
+
+    def new_cache(self, n_ctx: int) -> KvCache:
+        """An empty cache with room for ``n_ctx`` tokens."""
+        return KvCache(self.params, n_ctx)
+
+    def forward(
+        self,
+        tokens: ArrayLike,
+        cache: KvCache,
+        *,
+        rows: Literal["last", "all", "none"] | NDArray[np.int64] = "last",
+        positions: NDArray[np.int64] | None = None,
+        taps: Taps | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Pass:
+        """Evaluate tokens behind those that ``cache`` holds, and append them to it.
+
+        Parameters
+        ----------
+        tokens : int32 [n], 1 or more
+        rows : which of them get logits: ascending places in ``tokens``, or a word
+        positions : int64 [n], for RoPE; default: the tokens' slots in the cache
+        taps : layers to look into
+        on_progress : told (tokens done, n) after each batch of at most ``BATCH``
+
+        Raises
+        ------
+        UsageError : no token, no room for them, or rows that are not places in ``tokens``
+        ModelDamaged : logits that are not finite
+        """
+        ids = self._checked(tokens, cache)
+        wanted = _places(rows, ids.size)
+        if positions is None:
+            positions = np.arange(cache.length, cache.length + ids.size, dtype=np.int64)
+        parts = []
+        before = cache.length
+        try:
+            for start in range(0, ids.size, BATCH):
+                stop = min(start + BATCH, ids.size)
+                inside = wanted[(wanted >= start) & (wanted < stop)] - start
+                parts.append(
+                    self._batch(ids[start:stop], cache, inside, positions[start:stop], taps)
+                )
+                if on_progress is not None:
+                    on_progress(stop, ids.size)
+        except BaseException:
+            cache.truncate(before)
+            raise
+        return _joined(parts)
+
+    def _checked(self, tokens: ArrayLike, cache: KvCache) -> NDArray[np.int64]:
+        ids = np.asarray(tokens, np.int64).reshape(-1)
+        if ids.size == 0:
+            raise UsageError("no token to evaluate", remedy="give one or more")
+        if ids.min() < 0 or ids.max() >= self.params.n_vocab:
+            raise UsageError(
+                f"a token outside the vocabulary of {self.params.n_vocab}",
+                remedy="tokenize the text with this model",
+            )
+        if cache.length + ids.size > cache.n_ctx:
+            raise UsageError(
+                f"{ids.size} tokens do not fit behind {cache.length} in a context of {cache.n_ctx}",
+                remedy="give a larger context or a shorter text",
+            )
+        return ids
+
+    def _batch(
+        self,
+        ids: NDArray[np.int64],
+        cache: KvCache,
+        kept: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        taps: Taps | None,
+    ) -> Pass:
+        """One pass of at most ``BATCH`` tokens."""
+        params = self.params
+        n = ids.size
+        scratch = self._room(n, cache)
+        x = self._embed(ids)
+        turns = self._rope.turns(positions)
+        high = np.arange(cache.length, cache.length + n, dtype=np.int64)
+        low = np.zeros((2, n), np.int64)
+        if params.window:
+            low[1] = np.maximum(0, high - params.window + 1)
+        sizes = self._sizes(n, cache.length, kept.size)
+        taken, captures = self._captures(taps, n)
+        scratch.sync[:] = 0
+        self._workers.run(
+            kernels.run_layers, scratch.sync, self._arena, self._slots, self._kinds, sizes,
+            self._reals, x, turns, low, high, kept, cache.keys, cache.values, scratch.work,
+            scratch.parts, scratch.rooms, captures,
+        )  # fmt: skip
+        cache.length += n
+        logits, normed = self._head(x, kept.size, sizes, scratch)
+        return Pass(logits, x[: kept.size].copy(), normed, taken)
+
+    def _head(
+        self, x: NDArray[np.float32], n_rows: int, sizes: NDArray[np.int64], scratch: _Scratch
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        n_padded = -(-self.params.n_vocab // ROW_GRAIN) * ROW_GRAIN
+        logits = np.empty((n_rows, n_padded), np.float32)
+        normed = np.empty((n_rows, self.params.n_embd), np.float32)
+        if n_rows:
+            self._workers.run(
+                kernels.run_head, scratch.sync, self._arena, self._slots, sizes, self._reals, x,
+                normed, scratch.work[0], logits,
+            )  # fmt: skip
+            if not np.isfinite(logits[:, : self.params.n_vocab].max(axis=1)).all():
+                raise ModelDamaged("the model computes logits that are not finite", remedy=DAMAGED)
+        return logits[:, : self.params.n_vocab], normed
+
+    def _embed(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """float32 [n, n_embd]: the tokens' embeddings."""
+        table = self._embeddings
+        x = dequantise(table.type, table.data[ids])
+        if self.params.embd_scale != 1.0:
+            x *= np.float32(self.params.embd_scale)
+        return x
+
+    def _sizes(self, n_tokens: int, n_past: int, n_rows: int) -> NDArray[np.int64]:
+        p = self.params
+        sizes = np.zeros(kernels.N_SIZES, np.int64)
+        sizes[: kernels.GELU + 1] = (
+            p.n_embd, p.n_head, p.n_head_kv, p.d_head, padded(p.d_head), p.rope.n_rot, p.n_ff,
+            p.gelu,
+        )  # fmt: skip
+        sizes[kernels.LAST_LAYER] = p.n_layers
+        sizes[kernels.N_TOKENS] = n_tokens
+        sizes[kernels.N_PAST] = n_past
+        sizes[kernels.N_ROWS] = n_rows
+        sizes[kernels.CUT] = n_rows < n_tokens
+        return sizes
+
+    def _captures(self, taps: Taps | None, n: int) -> tuple[Taps | None, tuple[NDArray[Any], ...]]:
+        p = self.params
+        hidden_place = np.full(p.n_layers, -1, np.int64)
+        query_place = np.full(p.n_layers, -1, np.int64)
+        wanted = taps if taps is not None else Taps()
+        for place, layers in (
+            (hidden_place, wanted.hidden_layers),
+            (query_place, wanted.query_layers),
+        ):
+            for i, layer in enumerate(layers):
+                place[layer] = i
+        hidden = np.empty((len(wanted.hidden_layers), n, p.n_embd), np.float32)
+        n_query = len(wanted.query_layers)
+        queries = np.empty((n_query, 2, n, p.n_head * p.d_head), np.float32)
+        keys = np.empty((n_query, 2, n, p.n_head_kv * p.d_head), np.float32)
+        taken = None
+        if taps is not None:
+            taken = Taps(
+                wanted.hidden_layers,
+                wanted.query_layers,
+                hidden,
+                queries.reshape(n_query, 2, n, p.n_head, p.d_head),
+                keys.reshape(n_query, 2, n, p.n_head_kv, p.d_head),
+            )
+        return taken, (hidden_place, query_place, hidden, queries, keys)
+
+    def _room(self, n: int, cache: KvCache) -> _Scratch:
+        """Buffers for a pass of n tokens; small and large passes share them."""
+        n_tokens = 16 if n <= 16 else BATCH
+        scratch = self._scratch
+        if scratch is None or scratch.n_tokens < n_tokens or scratch.n_ctx < cache.n_ctx:
+            n_ctx = max(cache.n_ctx, scratch.n_ctx if scratch else 0)
+            self._scratch = scratch = _Scratch(self.params, n_tokens, n_ctx, self.n_threads)
+        return scratch
+
+
+class _Scratch:
+    """The buffers of a pass, float32 but for the integers of quantised activations."""
+
+    def __init__(self, params: ModelParams, n_tokens: int, n_ctx: int, n_threads: int) -> None:
+        def floats(*shape: int) -> NDArray[np.float32]:
+            return np.zeros(shape, np.float32)
+
+        def grain(n: int) -> int:
+            return -(-n // ROW_GRAIN) * ROW_GRAIN
+
+        self.n_tokens = n_tokens
+        self.n_ctx = n_ctx
+        self.sync = np.zeros(1 + params.n_layers, np.int64)
+        n_q = params.n_head * params.d_head
+        n_kv = params.n_head_kv * params.d_head
+        n_wide = max(params.n_ff, n_q, params.n_embd)
+        act = _activations(n_tokens, params.n_embd)
+        wide = _activations(n_tokens, n_wide)
+        self.work = (
+            act,
+            wide,
+            floats(n_tokens, grain(n_q)),
+            floats(n_tokens, grain(n_kv)),
+            floats(n_tokens, grain(n_kv)),
+            floats(n_tokens, grain(n_q)),
+            floats(n_tokens, grain(params.n_ff)),
+            floats(n_tokens, grain(params.n_ff)),
+            floats(n_tokens, grain(params.n_embd)),
+        )
+        group = params.n_head // params.n_head_kv
+        rows = max(kernels.BLOCK_ROWS, group)
+        d_pad = padded(params.d_head)
+        places = max(n_threads, -(-n_ctx // kernels.SPLIT) * params.n_head_kv)
+        self.parts = (floats(places, rows, d_pad), floats(places, rows), floats(places, rows))
+        self.rooms = (
+            floats(n_threads, rows, params.d_head),
+            np.zeros((n_threads, rows), np.int64),
+            np.zeros((n_threads, rows), np.int64),
+            floats(n_threads, rows, kernels.SPLIT),
+            floats(n_threads, rows, d_pad),
+            floats(n_threads, rows),
+            floats(n_threads, rows),
+        )
+
+
+def _activations(n_tokens: int, n: int) -> tuple[NDArray[Any], ...]:
+    """Rows of floats, and their integers: int8, int16, scales, sums, sums of half blocks."""
+    blocks = -(-n // 32)
+    return (
+        np.zeros((n_tokens, n), np.float32),
+        np.zeros((n_tokens, 32 * blocks), np.int8),
+        np.zeros((n_tokens, 32 * blocks), np.int16),
+        np.zeros((n_tokens, blocks), np.float32),
+        np.zeros((n_tokens, blocks), np.float32),
+        np.zeros((n_tokens, 2 * blocks), np.float32),
+    )
+
+
+def _places(rows: str | NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    if isinstance(rows, str):
+        return {
+            "last": np.array([n - 1], np.int64),
+            "all": np.arange(n, dtype=np.int64),
+            "none": np.empty(0, np.int64),
+        }[rows]
+    places = np.ascontiguousarray(rows, np.int64)
+    if places.size and not (places[0] >= 0 and places[-1] < n and (np.diff(places) > 0).all()):
+        raise UsageError(
+            f"rows of a pass of {n} tokens have to ascend from 0 to {n - 1}",
+            remedy="name each row once, in order",
+        )
+    return places
+
+
+def _joined(parts: list[Pass]) -> Pass:
+    if len(parts) == 1:
+        return parts[0]
+    taps = parts[0].taps
+    if taps is not None:
+        taken = [part.taps for part in parts if part.taps is not None]
+        taps = Taps(
+            taps.hidden_layers,
+            taps.query_layers,
+            np.concatenate([tap.hidden for tap in taken], axis=1),
+            np.concatenate([tap.queries for tap in taken], axis=2),
+            np.concatenate([tap.keys for tap in taken], axis=2),
+        )
+    return Pass(
+        np.concatenate([part.logits for part in parts]),
+        np.concatenate([part.hidden for part in parts]),
+        np.concatenate([part.normed for part in parts]),
+        taps,
+    )
+
+
+def load_model(
+    path: Path | str,
+    *,
+    n_threads: int | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Model:
+    """Map a GGUF (the first part of a split one) and pack its weights.
+
+    Parameters
+    ----------
+    n_threads : default: physical cores
+    on_progress : told (bytes packed, all bytes)
+
+    Raises
+    ------
+    InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported
+    """
+    metadata = read_metadata(path)
+    tensors = open_tensors(path)
+    if "token_embd.weight" not in tensors:
+        raise ModelDamaged(f"{path} has no tensor token_embd.weight", remedy=DAMAGED)
+    params = read_params(metadata, tensors["token_embd.weight"].shape[0])
+    pieces = pieces_of(params, tensors)
+    n_threads = n_threads or n_physical_cores()
+    arena, slots = pack(
+        pieces, (params.n_layers + 1, kernels.N_SLOTS), n_threads=n_threads, on_progress=on_progress
+    )
+    factors = None
+    if "rope_freqs.weight" in tensors:
+        factors = tensors["rope_freqs.weight"].data.reshape(-1).view(np.float32)
+    rope = RopeTable(params, factors)
+    return Model(params, arena, slots, tensors["token_embd.weight"], rope, n_threads)

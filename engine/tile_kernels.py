@@ -1,0 +1,646 @@
+"""Register tiles: the innermost loops of matrix products and attention, written in LLVM's vectors.
+
+Numba's loops leave to LLVM how a reduction is laid out in registers. A tile here lays it out
+itself: lanes are output rows, so nothing is summed across lanes, a weight is read and unpacked
+once for all tokens of the tile, and the order of additions for one token does not depend on how
+many other tokens are in the tile. So a batch equals its tokens one by one, bit for bit.
+
+All arguments are addresses (int64), strides and counts. Nothing is checked; engine/pack.py makes
+the layouts, which docs/engine.md draws. On x86 with AVX2 the integer products are single
+instructions, elsewhere the same sums in portable vector code, with the same result.
+"""
+
+import os
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import config, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+LANES = 8  # float32 lanes of a vector; a CPU without vectors of 32 bytes uses several for one
+TILE_ROWS = 8  # weight rows of a quantised tile
+PANEL_ROWS = 16  # weight rows, keys or value columns of a float tile
+
+
+def vector(kind, n):
+    return ir.VectorType(kind, n)
+
+
+V8F, V8H, V8I = vector(F32, 8), vector(F16, 8), vector(I32, 8)
+V16S, V32B = vector(I16, 16), vector(I8, 32)
+
+
+def cpu_has(feature):
+    """Whether kernels are compiled for a CPU with that feature, as Numba decides it."""
+    if config.CPU_NAME or config.CPU_FEATURES:
+        return f"+{feature}" in (config.CPU_FEATURES or "")
+    return bool(llvm.get_host_cpu_features().get(feature))
+
+
+HAS_AVX2 = cpu_has("avx2")
+HAS_FMA = cpu_has("fma") or not llvm.get_default_triple().startswith(("x86", "i686"))
+ON_X86 = llvm.get_default_triple().startswith(("x86", "i686"))
+
+
+# --------------------------------------------------------------------------------------------------
+# Vector expressions
+
+
+def splat(builder, scalar, n):
+    one = builder.insert_element(
+        ir.Constant(vector(scalar.type, n), ir.Undefined), scalar, ir.Constant(I32, 0)
+    )
+    return builder.shuffle_vector(
+        one, ir.Constant(one.type, ir.Undefined), ir.Constant(vector(I32, n), [0] * n)
+    )
+
+
+def constants(kind, n, value):
+    return ir.Constant(vector(kind, n), [value] * n)
+
+
+def load(builder, address, kind, align=1):
+    value = builder.load(builder.inttoptr(address, kind.as_pointer()))
+    value.align = align
+    return value
+
+
+def store(builder, value, address, align=1):
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = align
+
+
+def plus(builder, address, n_bytes):
+    return builder.add(address, ir.Constant(I64, n_bytes))
+
+
+def call(builder, name, kind, *arguments):
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(kind, [argument.type for argument in arguments]), name
+    )
+    return builder.call(function, arguments)
+
+
+def fma(builder, a, b, c):
+    """a * b + c, rounded once where the CPU can, and then always."""
+    if HAS_FMA:
+        n = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
+        return call(builder, f"llvm.fma.{n}f32", a.type, a, b, c)
+    return builder.fadd(builder.fmul(a, b), c)
+
+
+def even_odd(builder, value):
+    """The even and the odd lanes of a vector."""
+    n = value.type.count
+    undefined = ir.Constant(value.type, ir.Undefined)
+    return [
+        builder.shuffle_vector(
+            value, undefined, ir.Constant(vector(I32, n // 2), list(range(first, n, 2)))
+        )
+        for first in (0, 1)
+    ]
+
+
+def pairs_u8_s8(builder, unsigned, signed):
+    """int16 [16]: sums of neighbouring products of uint8 [32] and int8 [32]."""
+    if HAS_AVX2:
+        return call(builder, "llvm.x86.avx2.pmadd.ub.sw", V16S, unsigned, signed)
+    wide = vector(I16, 32)
+    products = builder.mul(builder.zext(unsigned, wide), builder.sext(signed, wide))
+    return builder.add(*even_odd(builder, products))
+
+
+def pairs_s16(builder, a, b):
+    """int32 [8]: sums of neighbouring products of int16 [16] and int16 [16]."""
+    if HAS_AVX2:
+        return call(builder, "llvm.x86.avx2.pmadd.wd", V8I, a, b)
+    wide = vector(I32, 16)
+    return builder.add(
+        *even_odd(builder, builder.mul(builder.sext(a, wide), builder.sext(b, wide)))
+    )
+
+
+def exp(builder, x):
+    """e^x of float32 [8], to 2 units in the last place; 0 below -87, e^88 above 88.
+
+    Cody-Waite reduction and the polynomial of Cephes' expf.
+    """
+
+    def const(value):
+        return constants(F32, 8, value)
+
+    low = builder.fcmp_ordered("<", x, const(-87.0))
+    x = builder.select(low, const(-87.0), x)
+    x = builder.select(builder.fcmp_ordered(">", x, const(88.0)), const(88.0), x)
+    n = call(builder, "llvm.floor.v8f32", V8F, fma(builder, x, const(1.44269504), const(0.5)))
+    r = fma(builder, n, const(-0.693359375), x)
+    r = fma(builder, n, const(2.12194440e-4), r)
+    y = const(1.9875691500e-4)
+    for c in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5):
+        y = fma(builder, y, r, const(c))
+    y = builder.fadd(fma(builder, builder.fmul(r, r), y, r), const(1.0))
+    bits = builder.shl(
+        builder.add(builder.fptosi(n, V8I), constants(I32, 8, 127)), constants(I32, 8, 23)
+    )
+    y = builder.fmul(y, builder.bitcast(bits, V8F))
+    return builder.select(low, const(0.0), y)
+
+
+class Loop:
+    """``for i in range(n)`` with accumulators that live in registers.
+
+    Parameters
+    ----------
+    start : the accumulators' values before the loop
+    """
+
+    def __init__(self, builder, n, start):
+        self._builder = builder
+        self._n = n
+        self._slots = [cgutils.alloca_once_value(builder, value) for value in start]
+
+    def run(self, body):
+        """Run ``body(i, values) -> values`` and return the last values."""
+        builder = self._builder
+        with cgutils.for_range(builder, self._n, intp=I64) as loop:
+            values = body(loop.index, [builder.load(slot) for slot in self._slots])
+            for slot, value in zip(self._slots, values, strict=True):
+                builder.store(value, slot)
+        return [builder.load(slot) for slot in self._slots]
+
+
+def in_tiles(builder, n, sizes, emit):
+    """Cover ``range(n)`` by tiles of the given sizes, largest first: ``emit(size, start)`` each."""
+    start = ir.Constant(I64, 0)
+    for size in sizes:
+        wide = ir.Constant(I64, size)
+        count = builder.sdiv(builder.sub(n, start), wide)
+        with cgutils.for_range(builder, count, intp=I64) as loop:
+            emit(size, builder.add(start, builder.mul(loop.index, wide)))
+        start = builder.add(start, builder.mul(count, wide))
+
+
+def rows_of(builder, address, stride, start, n):
+    """Addresses of rows ``start`` to ``start + n - 1``, ``stride`` bytes apart."""
+    first = builder.add(address, builder.mul(stride, start))
+    return [builder.add(first, builder.mul(stride, ir.Constant(I64, t))) for t in range(n)]
+
+
+# --------------------------------------------------------------------------------------------------
+# Quantised weights times int8 activations
+
+
+def scales(builder, address, wide):
+    """float32 [8] from 8 scales, float16 or (wide) float32."""
+    if wide:
+        return load(builder, address, V8F, align=4)
+    return builder.fpext(load(builder, address, V8H, align=2), V8F)
+
+
+def number(builder, row, offset):
+    """float32 [8], each the float32 at ``row + offset``."""
+    return splat(builder, load(builder, builder.add(row, offset), F32, 4), 8)
+
+
+def four_bits(builder, wide, w, i, xs):
+    """A block of 32 unsigned 4-bit weights: each token's sum of products, scales, least values."""
+    scale_bytes = 32 if wide else 16
+    here = builder.add(w, builder.mul(i, ir.Constant(I64, 128 + 2 * scale_bytes)))
+    x_offset = builder.mul(i, ir.Constant(I64, 32))
+    products = [None] * len(xs)
+    for j in range(4):
+        both = load(builder, plus(builder, here, 32 * j), V32B, align=16)
+        # shifted as int16: x86 has no shift of bytes
+        shifted = builder.lshr(builder.bitcast(both, V16S), constants(I16, 16, 4))
+        for half, part in enumerate((both, builder.bitcast(shifted, V32B))):
+            weights = builder.and_(part, constants(I8, 32, 15))
+            for t, x in enumerate(xs):
+                at = plus(builder, builder.add(x, x_offset), 8 * j + 4 * half)
+                four = builder.bitcast(splat(builder, load(builder, at, I32, 4), 8), V32B)
+                more = pairs_u8_s8(builder, weights, four)
+                # 8 sums of two products of at most 15 * 127 stay below 2**15
+                products[t] = more if products[t] is None else builder.add(products[t], more)
+    whole = [pairs_s16(builder, sums, constants(I16, 16, 1)) for sums in products]
+    scale = scales(builder, plus(builder, here, 128), wide)
+    least = scales(builder, plus(builder, here, 128 + scale_bytes), wide)
+    return whole, scale, least
+
+
+def eight_bits(builder, wide, w, i, xs):
+    """A block of signed 8-bit weights, 32 with float16 scales, or (wide) 16 with float32 and least.
+
+    Returns as ``four_bits`` does; the least values are None where there are none.
+    """
+    n = 16 if wide else 32
+    here = builder.add(w, builder.mul(i, ir.Constant(I64, 8 * n + (64 if wide else 16))))
+    x_offset = builder.mul(i, ir.Constant(I64, 2 * n))
+    whole = [None] * len(xs)
+    for j in range(n // 2):
+        narrow = load(builder, plus(builder, here, 16 * j), vector(I8, 16), align=16)
+        weights = builder.sext(narrow, V16S)
+        for t, x in enumerate(xs):
+            at = plus(builder, builder.add(x, x_offset), 4 * j)
+            two = builder.bitcast(splat(builder, load(builder, at, I32, 4), 8), V16S)
+            more = pairs_s16(builder, weights, two)
+            whole[t] = more if whole[t] is None else builder.add(whole[t], more)
+    scale = scales(builder, plus(builder, here, 8 * n), wide)
+    least = scales(builder, plus(builder, here, 8 * n + 32), wide) if wide else None
+    return whole, scale, least
+
+
+def quantised_tile(products, wide, d_shift):
+    """An intrinsic that multiplies a tile of 8 weight rows with the activations of all tokens.
+
+    Its arguments: (n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out, out_stride),
+    addresses and strides in bytes; x the activations as integers, d their scales, s the sums of
+    the blocks' activations; float32 out[t, 0:8]. ``2**d_shift`` blocks share an activation scale.
+    """
+
+    @intrinsic
+    def run(
+        typingctx, n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out, out_stride
+    ):
+        def codegen(context, builder, signature, arguments):
+            n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out, out_stride = (
+                arguments
+            )
+
+            def emit(size, start):
+                xs, ds, ss, outs = (
+                    rows_of(builder, address, stride, start, size)
+                    for address, stride in (
+                        (x, x_stride),
+                        (d, d_stride),
+                        (s, s_stride),
+                        (out, out_stride),
+                    )
+                )
+
+                def block(i, sums):
+                    whole, scale, least = products(builder, wide, w, i, xs)
+                    shared = builder.lshr(i, ir.Constant(I64, d_shift))
+                    d_offset = builder.shl(shared, ir.Constant(I64, 2))
+                    s_offset = builder.shl(i, ir.Constant(I64, 2))
+                    after = []
+                    for t in range(size):
+                        both = builder.fmul(scale, number(builder, ds[t], d_offset))
+                        total = fma(builder, builder.sitofp(whole[t], V8F), both, sums[t])
+                        if least is not None:
+                            total = fma(builder, least, number(builder, ss[t], s_offset), total)
+                        after.append(total)
+                    return after
+
+                sums = Loop(builder, n_blocks, [constants(F32, 8, 0.0)] * size).run(block)
+                for total, to in zip(sums, outs, strict=True):
+                    store(builder, total, to, align=4)
+
+            in_tiles(builder, n_tokens, (4, 2, 1), emit)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 11), codegen
+
+    return run
+
+
+u4_half_tile = quantised_tile(four_bits, False, 0)
+u4_float_tile = quantised_tile(four_bits, True, 0)
+s8_half_tile = quantised_tile(eight_bits, False, 0)
+s8_float_tile = quantised_tile(eight_bits, True, 1)
+
+
+@intrinsic
+def quantise_row(typingctx, x, n_blocks, x8, x16, d, s, h):
+    """Quantise float32 [32 * n_blocks] to integers of -127 to 127, as llama.cpp's Q8_1 does.
+
+    To the addresses go: x8 int8, x16 the same as int16, and a block each d (scale) and s (scale
+    times sum), both rounded to float16 as there, and h [2], the unrounded same of its halves.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        x, n_blocks, x8, x16, d, s, h = arguments
+
+        def larger(a, b):
+            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+        def step(i, values):
+            here = builder.add(x, builder.mul(i, ir.Constant(I64, 128)))
+            parts = [load(builder, plus(builder, here, 32 * v), V8F, 4) for v in range(4)]
+            sizes = [call(builder, "llvm.fabs.v8f32", V8F, part) for part in parts]
+            top = larger(larger(sizes[0], sizes[1]), larger(sizes[2], sizes[3]))
+            top = across(builder, top, larger)
+            scale = builder.fdiv(top, ir.Constant(F32, 127.0))
+            some = builder.fcmp_ordered(">", top, ir.Constant(F32, 0.0))
+            inverse = builder.select(
+                some, builder.fdiv(ir.Constant(F32, 127.0), top), ir.Constant(F32, 0.0)
+            )
+            halves = []
+            totals = []
+            for v, part in enumerate(parts):
+                nearest = call(
+                    builder, "llvm.rint.v8f32", V8F, builder.fmul(part, splat(builder, inverse, 8))
+                )
+                whole = builder.fptosi(nearest, V8I)
+                totals.append(whole)
+                small = plus(builder, builder.add(x8, builder.mul(i, ir.Constant(I64, 32))), 8 * v)
+                store(builder, builder.trunc(whole, vector(I8, 8)), small)
+                wide = plus(builder, builder.add(x16, builder.mul(i, ir.Constant(I64, 64))), 16 * v)
+                store(builder, builder.trunc(whole, vector(I16, 8)), wide)
+            for v in (0, 2):
+                total = across(builder, builder.add(totals[v], totals[v + 1]), builder.add)
+                halves.append(builder.fmul(builder.sitofp(total, F32), scale))
+            offset = builder.mul(i, ir.Constant(I64, 4))
+            total = across(
+                builder,
+                builder.add(builder.add(totals[0], totals[1]), builder.add(totals[2], totals[3])),
+                builder.add,
+            )
+            both = builder.fmul(builder.sitofp(total, F32), scale)
+            for value, to in ((scale, d), (both, s)):
+                rounded = builder.fpext(builder.fptrunc(value, F16), F32)
+                store(builder, rounded, builder.add(to, offset), 4)
+            at = builder.add(h, builder.mul(i, ir.Constant(I64, 8)))
+            for v, value in enumerate(halves):
+                store(builder, value, plus(builder, at, 4 * v), 4)
+            return values
+
+        Loop(builder, n_blocks, []).run(step)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 7), codegen
+
+
+# --------------------------------------------------------------------------------------------------
+# Float panels: float weights, keys and values
+
+
+def load_floats(builder, address, kind):
+    """float32 [8] from 8 numbers of a panel: 0 float32, 1 float16, 2 bfloat16."""
+    if kind == 0:
+        return load(builder, address, V8F, align=4)
+    if kind == 1:
+        return builder.fpext(load(builder, address, V8H, align=2), V8F)
+    bits = builder.zext(load(builder, address, vector(I16, 8), align=2), V8I)
+    return builder.bitcast(builder.shl(bits, constants(I32, 8, 16)), V8F)
+
+
+def panel_tile(kind):
+    """An intrinsic: out[r, 0:16] = sum over i < n of a[r, i] * b[i, 0:16], for all rows.
+
+    Its arguments: (n_rows, a, a_stride, b, b_stride, n, out, out_stride), addresses and strides in
+    bytes; a and out are float32.
+    """
+    item = 4 if kind == 0 else 2
+
+    @intrinsic
+    def run(typingctx, n_rows, a, a_stride, b, b_stride, n, out, out_stride):
+        def codegen(context, builder, signature, arguments):
+            n_rows, a, a_stride, b, b_stride, n, out, out_stride = arguments
+
+            def emit(size, start):
+                rows = rows_of(builder, a, a_stride, start, size)
+                outs = rows_of(builder, out, out_stride, start, size)
+
+                def step(i, sums):
+                    here = builder.add(b, builder.mul(i, b_stride))
+                    columns = [
+                        load_floats(builder, plus(builder, here, 8 * item * v), kind)
+                        for v in range(2)
+                    ]
+                    offset = builder.shl(i, ir.Constant(I64, 2))
+                    after = []
+                    for t, row in enumerate(rows):
+                        one = number(builder, row, offset)
+                        after += [fma(builder, one, columns[v], sums[2 * t + v]) for v in range(2)]
+                    return after
+
+                start_at = [constants(F32, 8, 0.0)] * (2 * size)
+                sums = Loop(builder, n, start_at).run(step)
+                for i, total in enumerate(sums):
+                    store(builder, total, plus(builder, outs[i // 2], 32 * (i % 2)), align=4)
+
+            in_tiles(builder, n_rows, (6, 3, 1), emit)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 8), codegen
+
+    return run
+
+
+f32_tile = panel_tile(0)
+f16_tile = panel_tile(1)
+bf16_tile = panel_tile(2)
+
+
+# --------------------------------------------------------------------------------------------------
+# Rows of floats
+
+
+def across(builder, value, combine):
+    """All lanes of float32 [8] combined, in a fixed order."""
+    while value.type.count > 1:
+        n = value.type.count // 2
+        halves = [
+            builder.shuffle_vector(
+                value,
+                ir.Constant(value.type, ir.Undefined),
+                ir.Constant(vector(I32, n), list(range(first, first + n))),
+            )
+            for first in (0, n)
+        ]
+        value = combine(*halves)
+    return builder.extract_element(value, ir.Constant(I32, 0))
+
+
+@intrinsic
+def row_squares(typingctx, address, n_vectors):
+    """The sum of squares of 8 * n_vectors float32."""
+
+    def codegen(context, builder, signature, arguments):
+        address, n_vectors = arguments
+
+        def step(i, values):
+            here = builder.add(address, builder.mul(i, ir.Constant(I64, 32)))
+            value = load(builder, here, V8F, 4)
+            return [fma(builder, value, value, values[0])]
+
+        (lanes,) = Loop(builder, n_vectors, [constants(F32, 8, 0.0)]).run(step)
+        return across(builder, lanes, builder.fadd)
+
+    return types.float32(types.int64, types.int64), codegen
+
+
+@intrinsic
+def row_max(typingctx, address, n_vectors):
+    """The largest of 8 * n_vectors float32."""
+
+    def codegen(context, builder, signature, arguments):
+        address, n_vectors = arguments
+
+        def larger(a, b):
+            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+        def step(i, values):
+            here = builder.add(address, builder.mul(i, ir.Constant(I64, 32)))
+            return [larger(load(builder, here, V8F, 4), values[0])]
+
+        (lanes,) = Loop(builder, n_vectors, [constants(F32, 8, float("-inf"))]).run(step)
+        return across(builder, lanes, larger)
+
+    return types.float32(types.int64, types.int64), codegen
+
+
+@intrinsic
+def row_exp(typingctx, address, n_vectors, top):
+    """Replace 8 * n_vectors float32 by e^(x - top); return their sum."""
+
+    def codegen(context, builder, signature, arguments):
+        address, n_vectors, top = arguments
+        tops = splat(builder, top, 8)
+
+        def step(i, values):
+            here = builder.add(address, builder.mul(i, ir.Constant(I64, 32)))
+            value = exp(builder, builder.fsub(load(builder, here, V8F, 4), tops))
+            store(builder, value, here, 4)
+            return [builder.fadd(values[0], value)]
+
+        (lanes,) = Loop(builder, n_vectors, [constants(F32, 8, 0.0)]).run(step)
+        return across(builder, lanes, builder.fadd)
+
+    return types.float32(types.int64, types.int64, types.float32), codegen
+
+
+@intrinsic
+def row_activate(typingctx, gate, up, n_vectors, out, gelu):
+    """out = activation(gate) * up, 8 * n_vectors float32: SiLU, or (gelu) GELU's tanh form."""
+
+    def codegen(context, builder, signature, arguments):
+        gate, up, n_vectors, out, gelu = arguments
+        one = constants(F32, 8, 1.0)
+        gelus = splat(builder, gelu, 8)
+        linear = constants(F32, 8, 2 * 0.7978845608028654)
+        cubic = constants(F32, 8, 2 * 0.7978845608028654 * 0.044715)
+
+        def step(i, values):
+            offset = builder.mul(i, ir.Constant(I64, 32))
+            x = load(builder, builder.add(gate, offset), V8F, 4)
+            # x * sigmoid(z): z = x, or 2 * sqrt(2 / pi) * (x + 0.044715 x^3)
+            inner = builder.fmul(x, fma(builder, builder.fmul(x, x), cubic, linear))
+            z = builder.select(gelus, inner, x)
+            sigmoid = builder.fdiv(one, builder.fadd(one, exp(builder, builder.fneg(z))))
+            other = load(builder, builder.add(up, offset), V8F, 4)
+            gated = builder.fmul(builder.fmul(x, sigmoid), other)
+            store(builder, gated, builder.add(out, offset), 4)
+            return values
+
+        Loop(builder, n_vectors, []).run(step)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.int64, types.boolean), codegen
+
+
+@intrinsic
+def to_half(typingctx, value):
+    """float32 rounded to float16 and back."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.fpext(builder.fptrunc(arguments[0], F16), F32)
+
+    return types.float32(types.float32), codegen
+
+
+@intrinsic
+def half_bits(typingctx, value):
+    """uint16: the bits of float32 rounded to float16."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(builder.fptrunc(arguments[0], F16), I16)
+
+    return types.uint16(types.float32), codegen
+
+
+@intrinsic
+def float_of_half(typingctx, bits):
+    """float32 of a float16's bits."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.fpext(builder.bitcast(arguments[0], F16), F32)
+
+    return types.float32(types.uint16), codegen
+
+
+@intrinsic
+def float_of_bits(typingctx, bits):
+    """float32 of its bits."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], F32)
+
+    return types.float32(types.uint32), codegen
+
+
+# --------------------------------------------------------------------------------------------------
+# Threads
+
+
+@intrinsic
+def atomic_add(typingctx, address, value):
+    """Add to the int64 at an address; return what it was before."""
+
+    def codegen(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], I64.as_pointer())
+        return builder.atomic_rmw("add", pointer, arguments[1], "seq_cst")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def atomic_read(typingctx, address):
+    """The int64 at an address, as other threads left it."""
+
+    def codegen(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], I64.as_pointer())
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def relax(typingctx):
+    """Tell the CPU that this is a waiting loop."""
+
+    def codegen(context, builder, signature, arguments):
+        if ON_X86:
+            call(builder, "llvm.x86.sse2.pause", ir.VoidType())
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def give_way(typingctx):
+    """Let another thread have this CPU."""
+
+    def codegen(context, builder, signature, arguments):
+        if os.name == "posix":
+            call(builder, "sched_yield", I32)
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@njit(inline="never", nogil=True, error_model="numpy")
+def barrier(address, n_threads):
+    """Wait until all threads are here. ``address``: of an int64 that began as 0."""
+    if n_threads == 1:
+        return
+    arrival = atomic_add(address, 1)
+    goal = (arrival // n_threads + 1) * n_threads
+    n_spins = 0
+    while atomic_read(address) < goal:
+        n_spins += 1
+        if n_spins & 2047:
+            relax()
+        else:
+            give_way()
