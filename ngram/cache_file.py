@@ -78,6 +78,9 @@ def _bytes_of(array: np.ndarray) -> np.ndarray:
 
 def _native_parts(cache: NgramCache, what: str) -> Iterator[bytes | memoryview]:
     """The file's content, piece by piece."""
+    for one in cache.tables.values():
+        if isinstance(one, PackedTable):
+            one.verify()  # or a fault would get true checksums
     n_ids = cache.n_vocab or max(1, cache.max_token() + 1)
     named = [
         (f"{order}.{name}", table.arrays[name])
@@ -108,6 +111,7 @@ def write_cache(path: str | Path, cache: NgramCache, *, format: Format = "native
     ------
     OutputNoFolder, OutputNotWritable, DiskFull : the file can't be written
     CacheUnsuitable : the format can't hold the cache; llama.cpp's has no file without n-grams
+    CacheBadCount, CacheBadToken, CacheDamaged : the cache comes from a file that is not sound
     """
     if format == "llama.cpp" and not cache.n_entries:
         raise CacheUnsuitable(

@@ -731,8 +731,10 @@ def test_deep_faults(
     opened = open_cache(path)
     with pytest.raises(error):
         merge_caches([opened])
-    with pytest.raises(error):
-        write_cache(path, opened, format="llama.cpp")
+    for format in ("native", "llama.cpp"):
+        with pytest.raises(error):
+            write_cache(path, opened, format=format)
+    assert path.read_bytes() == data
 
 
 def test_drafting_from_deep_faults(tmp_path: Path) -> None:
