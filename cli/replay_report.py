@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..ngram.replay import SOURCES
+from ..ngram.replay import SOURCES, draft_us_per_token
 from .inputs import Stages, describe_files
 from .output import Table, bar, number, percent, size
 from .plot import Figure, Panel, Point, Series
@@ -53,26 +54,25 @@ def records_of(
 
 def _figures(cell: Cell, stages: Stages) -> dict[str, Any]:
     """Return the keys of docs/lookup-stats.md; times are medians over the runs."""
-    runs = cell.runs
-    run = runs[0]
-    draft_ns = [one.draft_ns for one in runs]
-    merge_ns = [one.merge_ns for one in runs]
-    draft_s = median(draft_ns) / 1e9
+    draft_ns = [one.draft_ns for one in cell.runs]
+    merge_ns = [one.merge_ns for one in cell.runs]
+    # The runs differ in their times only.
+    run = replace(cell.runs[0], draft_ns=round(median(draft_ns)), merge_ns=round(median(merge_ns)))
     accept = None if run.accept is None else 100 * run.accept
     return {
         "n_draft": run.draft_max,
         "n_predict": run.n_predict,
         "n_drafted": run.n_drafted,
         "t_draft_flat_ms": cell.caches_ms,
-        "t_draft_ms": draft_s * 1e3,
-        "draft_us_per_token": draft_s * 1e6 / run.n_drafted if run.n_drafted else None,
-        "draft_tokens_per_s": run.n_drafted / draft_s if draft_s else None,
+        "t_draft_ms": run.draft_ns / 1e6,
+        "draft_us_per_token": run.draft_us_per_token,
+        "draft_tokens_per_s": run.draft_tokens_per_s,
         "n_accept": run.n_accepted,
         "accept": accept,
         "accept_percent": accept,
         "load_ms": stages.seconds("load") * 1e3 + cell.caches_ms,
         "tokenize_ms": stages.seconds("tokenize") * 1e3,
-        "merge_ms": median(merge_ns) / 1e6,
+        "merge_ms": run.merge_ns / 1e6,
         "n_input": run.n_input,
         "n_ctx": run.n_ctx,
         "n_chunks": run.n_chunks,
@@ -226,11 +226,12 @@ def sweep_table(records: Sequence[Mapping[str, Any]]) -> Table:
 
 def us_per_token(record: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
     """Return (median, least, most) of the microseconds a drafted token took over the repeats."""
-    n_drafted = record["n_drafted"]
-    if not n_drafted:
-        return None, None, None
-    samples = [ns / 1e3 / n_drafted for ns in record["draft_ns_samples"]]
-    return median(samples), min(samples), max(samples)
+    samples = record["draft_ns_samples"]
+    middle, least, most = (
+        draft_us_per_token(ns, record["n_drafted"])
+        for ns in (median(samples), min(samples), max(samples))
+    )
+    return middle, least, most
 
 
 def _cache_names(paths: Sequence[str | None]) -> list[str]:

@@ -43,6 +43,11 @@ def round_up_ctx(n_ctx: int) -> int:
     return -(-n_ctx // CTX_MULTIPLE) * CTX_MULTIPLE
 
 
+def draft_us_per_token(draft_ns: float, n_drafted: int) -> float | None:
+    """Microseconds that a drafted token took; None where nothing was drafted."""
+    return draft_ns / 1000 / n_drafted if n_drafted else None
+
+
 @dataclass(frozen=True)
 class ReplayStats:
     """What one replay counted; integers and nanoseconds only.
@@ -105,11 +110,13 @@ class ReplayStats:
 
     @property
     def draft_us_per_token(self) -> float | None:
-        return self.draft_ns / 1000 / self.n_drafted if self.n_drafted else None
+        return draft_us_per_token(self.draft_ns, self.n_drafted)
 
     @property
     def draft_tokens_per_s(self) -> float | None:
-        return self.n_drafted / (self.draft_ns / 1e9) if self.draft_ns else None
+        """The other way round; None, too, where the clock saw no time pass."""
+        us = self.draft_us_per_token
+        return 1e6 / us if us else None
 
 
 def _check(tokens: np.ndarray, n_ctx: int, draft_max: int, n_vocab: int) -> None:

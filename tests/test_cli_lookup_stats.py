@@ -113,6 +113,10 @@ def test_repeat_shows_medians(stats: Cli) -> None:
     samples = record["draft_ns_samples"]
     assert len(samples) == len(record["merge_ns_samples"]) == 3
     assert record["t_draft_ms"] == pytest.approx(sorted(samples)[1] / 1e6)
+    us = sorted(samples)[1] / 1e3 / record["n_drafted"]
+    assert record["draft_us_per_token"] == pytest.approx(us)
+    assert record["draft_tokens_per_s"] == pytest.approx(1e6 / us)
+    assert record["merge_ms"] == pytest.approx(sorted(record["merge_ns_samples"])[1] / 1e6)
 
 
 def test_both_names_of_draft_max(stats: Cli) -> None:
@@ -125,8 +129,9 @@ def test_nothing_drafted(stats: Cli) -> None:
     """nan and inf, which llama.cpp prints when nothing is drafted."""
     record = stats("--draft-max", "0", "--json").record
     assert record["n_drafted"] == 0
-    for key in ("accept", "accept_percent", "draft_us_per_token", "mean_accepted_length"):
+    for key in ("accept", "accept_percent", "mean_accepted_length"):
         assert record[key] is None
+    assert (record["draft_us_per_token"], record["draft_tokens_per_s"]) == (None, None)
     table = stats("--draft-max", "0").stdout
     assert "nan" not in table
     assert "inf" not in table

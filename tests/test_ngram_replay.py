@@ -582,9 +582,10 @@ def test_ratios() -> None:
     assert stats.tokens_per_round == 9 / 5
     assert stats.mean_accepted_length == 4 / 3
     assert stats.draft_us_per_token == stats.draft_ns / 1000 / 9
-    assert stats.draft_tokens_per_s == 9 / (stats.draft_ns / 1e9)
+    assert stats.draft_tokens_per_s == pytest.approx(9 / (stats.draft_ns / 1e9))
     none = replay(np.arange(9, dtype=np.int32), n_ctx=4, draft_max=3, n_vocab=9)
     assert (none.accept, none.mean_accepted_length, none.draft_us_per_token) == (None, None, None)
+    assert none.draft_tokens_per_s is None
     assert none.tokens_per_round == 1
     nothing = replay(np.arange(9, dtype=np.int32), n_ctx=4, draft_max=0, n_vocab=9)
     assert nothing.mean_accepted_length is None
