@@ -24,6 +24,7 @@ from .tile_kernels import (
     row_squares,
     s8_float_tile,
     s8_half_tile,
+    stay_out,
     u4_float_tile,
     u4_half_tile,
 )
@@ -50,9 +51,11 @@ BLOCK_ROWS = 24  # query rows of a block: some tokens, and the heads that share 
 TOKEN_BLOCK = 128  # tokens whose activations stay in the CPU's cache while weights go by
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
+# Called by kernels only: a way in from Python would take as long again to compile.
+INNER = {**KERNEL, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def share(n, tid, n_threads):
     """The part of ``range(n)`` that is a thread's."""
     return n * tid // n_threads, n * (tid + 1) // n_threads
@@ -62,12 +65,13 @@ def share(n, tid, n_threads):
 # Matrix products
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def multiply(arena, slot, x, first, last, start, stop, out):
     """out[t, tiles first to last - 1] = matrix times activations, for tokens start to stop - 1.
 
     ``x``: the activations (floats, x8, x16, d, s, h), as ``quantise`` leaves them.
     """
+    stay_out()
     floats, x8, x16, d, s, h = x
     form = slot[FORM]
     n_tokens = stop - start
@@ -106,9 +110,10 @@ def multiply(arena, slot, x, first, last, start, stop, out):
                               2 * n_blocks, to, out.strides[0])  # fmt: skip
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def matmul(arena, slot, x, n_tokens, out, tid, n_threads):
     """A thread's part of out[0:n_tokens] = activations times the slot's matrix, by its rows."""
+    stay_out()
     rows = 16 if slot[FORM] <= BF16_PANEL else 8
     first, last = share((slot[ROWS] + rows - 1) // rows, tid, n_threads)
     for start in range(0, n_tokens, TOKEN_BLOCK):
@@ -116,9 +121,10 @@ def matmul(arena, slot, x, n_tokens, out, tid, n_threads):
         multiply(arena, slot, x, first, last, start, stop, out)
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def quantise(x, first, last, n):
     """Make integers and sums of float rows first to last - 1, of n numbers each."""
+    stay_out()
     floats, x8, x16, d, s, h = x
     if n % 32:
         return  # its matrices are float
@@ -134,15 +140,16 @@ def quantise(x, first, last, n):
         )
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def vector_of(arena, slot):
     """float32 [ROWS]: a slot's vector."""
     start = slot[OFFSET]
     return arena[start : start + 4 * slot[ROWS]].view(np.float32)
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def add_bias(arena, slot, out, first, last):
+    stay_out()
     if slot[OFFSET] < 0:
         return
     bias = vector_of(arena, slot)
@@ -155,7 +162,7 @@ def add_bias(arena, slot, out, first, last):
 # Norms, positions
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def norm_row(row, weight, eps, out):
     """out = row / rms(row) * weight; both may be one array."""
     n = row.size
@@ -165,17 +172,19 @@ def norm_row(row, weight, eps, out):
         out[i] = row[i] * scale * weight[i]
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def norm_rows(arena, slot, rows, out, first, last, eps):
+    stay_out()
     weight = vector_of(arena, slot)
     n = weight.size
     for t in range(first, last):
         norm_row(rows[t, :n], weight, eps, out[t, :n])
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def norm_heads(arena, slot, rows, first, last, n_heads, eps):
     """RMSNorm of each head's part of each row, in place."""
+    stay_out()
     if slot[OFFSET] < 0:
         return
     weight = vector_of(arena, slot)
@@ -186,9 +195,10 @@ def norm_heads(arena, slot, rows, first, last, n_heads, eps):
             norm_row(part, weight, eps, part)
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def rotate(rows, turn, first, last, n_heads, d_head, n_rot):
     """Turn the pairs (i, i + n_rot / 2) of each head by turn[t, i] = (cos, sin), in place."""
+    stay_out()
     half = n_rot // 2
     for t in range(first, last):
         for head in range(n_heads):
@@ -203,9 +213,10 @@ def rotate(rows, turn, first, last, n_heads, d_head, n_rot):
                 b[i] = x * s + y * c
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def store_keys(k, v, keys, values, first, last, n_past, n_kv, d_head):
     """Write tokens' keys (columns of panels) and values (rows) as float16 bits."""
+    stay_out()
     for t in range(first, last):
         slot = n_past + t
         for head in range(n_kv):
@@ -222,7 +233,7 @@ def store_keys(k, v, keys, values, first, last, n_past, n_kv, d_head):
 # Attention
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def hide(line, width, key_start, low, high, n_sink):
     """Put -inf at the keys of a split that a row does not see; returns whether it sees any.
 
@@ -236,7 +247,7 @@ def hide(line, width, key_start, low, high, n_sink):
     return sinks > 0 or start < stop
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def score_split(rows, n_rows, keys, values, key_start, key_stop, lows, highs, n_sink, d_head, work):
     """Attention of query rows to one split's keys: fills work's tops, sums and outs.
 
@@ -244,6 +255,7 @@ def score_split(rows, n_rows, keys, values, key_start, key_stop, lows, highs, n_
     d, 16] and ``values`` [slot, d] are of one head; rows [n_rows, d] are scaled already. A row
     that sees none of the keys gets the sum 0.
     """
+    stay_out()
     scores, outs, tops, sums = work
     n_panels = (key_stop - key_start + 15) // 16
     width = 16 * n_panels
@@ -280,12 +292,13 @@ def score_split(rows, n_rows, keys, values, key_start, key_stop, lows, highs, n_
         )
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def fold(total, top, weight, part, part_top, part_sum):
     """Add one split's result to a row's; returns the new top and weight.
 
     The rule of online softmax (Milakov and Gimelshein 2018, as FlashAttention uses it).
     """
+    stay_out()
     if part_sum == 0.0:
         return top, weight
     new = max(top, part_top)
@@ -296,9 +309,10 @@ def fold(total, top, weight, part, part_top, part_sum):
     return new, weight * old_scale + part_sum * part_scale
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def gather_rows(q, first, last, kv_head, group, d_head, scale, rows, lows, highs, lo, hi):
     """Copy the queries of tokens first to last - 1 that share a key head; returns their number."""
+    stay_out()
     n = 0
     for t in range(first, last):
         for g in range(group):
@@ -311,13 +325,14 @@ def gather_rows(q, first, last, kv_head, group, d_head, scale, rows, lows, highs
     return n
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def attend_block(q, first, last, kv_head, group, d_head, scale, keys, values, lo, hi, n_sink,
                  split_first, split_last, room, out, tops, weights):  # fmt: skip
     """Attend from some tokens to splits split_first to split_last - 1, folded in order.
 
     Results, not yet divided by their weights: out [n_rows, d], tops and weights [n_rows].
     """
+    stay_out()
     rows, lows, highs, scores, outs, part_tops, part_sums = room
     n = gather_rows(q, first, last, kv_head, group, d_head, scale, rows, lows, highs, lo, hi)
     out[:n] = 0.0
@@ -339,7 +354,7 @@ def attend_block(q, first, last, kv_head, group, d_head, scale, keys, values, lo
     return n
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, n_threads, sync,
               out):  # fmt: skip
     """Attention of all tokens: out[t, head * d_head ...], float32.
@@ -348,6 +363,7 @@ def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, 
     split, and its results wait in ``parts`` until all are there. Either way the same folds happen
     in the same order.
     """
+    stay_out()
     n_tokens, n_kv, d_head, n_sink = sizes[N_TOKENS], sizes[N_KV], sizes[D_HEAD], sizes[N_SINK]
     group = sizes[N_HEAD] // n_kv
     scale = reals[ATTN_SCALE]
@@ -399,9 +415,10 @@ def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, 
         divide(part_out[kv_head], part_weights[kv_head], n, 0, kv_head, group, d_head, out)
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def divide(results, weights, n, first, kv_head, group, d_head, out):
     """Put a block's rows, divided by their weights, at their tokens and heads."""
+    stay_out()
     for r in range(n):
         start = (kv_head * group + r % group) * d_head
         for i in range(d_head):
@@ -412,34 +429,37 @@ def divide(results, weights, n, first, kv_head, group, d_head, out):
 # The pass
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def keep_rows(rows, kept, n):
     """Move the rows ``kept`` (ascending) to the front."""
+    stay_out()
     for r in range(kept.size):
         if kept[r] != r:
             rows[r, :n] = rows[kept[r], :n]
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def add_rows(x, y, first, last, n):
     for t in range(first, last):
         for i in range(n):
             x[t, i] += y[t, i]
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def finish_branch(arena, slot, bias, y, x, first, last, n, eps):
     """x += y, after y's bias and its norm where the model has them."""
+    stay_out()
     add_bias(arena, bias, y, first, last)
     if slot[OFFSET] >= 0:
         norm_rows(arena, slot, y, y, first, last, eps)
     add_rows(x, y, first, last, n)
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, sizes, reals, captured, tid,
                      n_threads, sync):  # fmt: skip
     """Norm, products, RoPE and cache of one layer; the queries stay in q."""
+    stay_out()
     n_tokens, d_head, n_rot = sizes[N_TOKENS], sizes[D_HEAD], sizes[N_ROT]
     n_head, n_kv = sizes[N_HEAD], sizes[N_KV]
     first, last = share(n_tokens, tid, n_threads)
@@ -468,9 +488,10 @@ def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, sizes, r
     barrier(sync, n_threads)
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, sync):
     """The feed-forward half of one layer, after its norm has been quantised into ``act``."""
+    stay_out()
     n_tokens, n_ff, n_embd = sizes[N_TOKENS], sizes[N_FF], sizes[N_EMBD]
     matmul(arena, layer[FFN_GATE], act, n_tokens, gate, tid, n_threads)
     matmul(arena, layer[FFN_UP], act, n_tokens, up, tid, n_threads)
@@ -489,9 +510,10 @@ def feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_t
     )
 
 
-@njit(**KERNEL)
+@njit(**INNER)
 def activate(arena, layer, gate, up, wide, first, last, start, stop, sizes):
     """Columns start to stop - 1 of activation(gate) * up, into ``wide``, and quantised there."""
+    stay_out()
     floats, x8, x16, d, s, h = wide
     for slot, rows in ((layer[GATE_BIAS], gate), (layer[UP_BIAS], up)):
         if slot[OFFSET] >= 0:

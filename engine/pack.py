@@ -188,7 +188,7 @@ def finite_vector(tensor: Tensor) -> NDArray[np.float32]:
         values = raw.view(np.float16).astype(np.float32)
     else:
         raise ModelUnsupported(
-            f"tensor {tensor.name} is of type {tensor.type.name}, and vectors have to be F32 or F16",
+            f"tensor {tensor.name} is of type {tensor.type.name}, and has to be F32 or F16",
             remedy="convert the model again with current tools",
         )
     if not np.isfinite(values).all():

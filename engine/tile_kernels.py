@@ -580,6 +580,17 @@ def float_of_bits(typingctx, bits):
     return types.float32(types.uint32), codegen
 
 
+@intrinsic
+def stay_out(typingctx):
+    """Keep LLVM from copying the function that says this into its callers, which takes long."""
+
+    def codegen(context, builder, signature, arguments):
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
 # --------------------------------------------------------------------------------------------------
 # Threads
 
