@@ -27,20 +27,34 @@ def run() -> int:
     """Run the command line of this process; the console script's entry point."""
     sys.unraisablehook = _interrupt_again
     try:
-        status = main(sys.argv[1:])
-    except KeyboardInterrupt:  # a second one, while the first was being reported
-        status = ExitStatus.INTERRUPTED
-    # The work is done or given up: Ctrl-C while the interpreter winds down changes nothing.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            line, status = _attempt(sys.argv[1:])
+        finally:
+            # The work is done or given up: Ctrl-C changes nothing now, and one more, or one that
+            # is sent again, must not cut the last line short.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt as error:  # just before the work, or just behind it
+        line, status = _describe(error)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if line is not None:
+        _give_up(line)
     if status == ExitStatus.INTERRUPTED:
         # At once, for LLVM may crash while winding down when its compilation was cut short.
-        # Files are put right already, and main has flushed what was printed.
+        # Files are put right already, and what was printed is flushed.
         os._exit(status)
     return status
 
 
 def main(args: Sequence[str]) -> int:
     """Run one command line and return its exit status; errors become a line on stderr."""
+    line, status = _attempt(args)
+    if line is not None:
+        _give_up(line)
+    return status
+
+
+def _attempt(args: Sequence[str]) -> tuple[str | None, int]:
+    """Run one command line; return (line still to print, exit status), the line None when done."""
     try:
         from . import output
 
@@ -48,11 +62,10 @@ def main(args: Sequence[str]) -> int:
         status = _dispatch(list(args) or ["--help"])
         sys.stdout.flush()
     except BaseException as error:
-        line, status = _describe(KeyboardInterrupt() if _interrupted.is_set() else error)
         if os.environ.get("DRAFTSMITH_DEBUG"):
             sys.excepthook(type(error), error, error.__traceback__)
-        _give_up(line)
-    return int(status)
+        return _describe(KeyboardInterrupt() if _interrupted.is_set() else error)
+    return None, int(status)
 
 
 def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
