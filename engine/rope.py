@@ -74,7 +74,9 @@ def _checked(factors: NDArray[np.float32], half: int) -> NDArray[np.float64]:
 
 def _frequencies(rope: RopeParams, base: float) -> NDArray[np.float64]:
     """Radians a position, float64 [n_rot / 2], before any scaling."""
-    return np.power(base, -2.0 / rope.n_rot * np.arange(rope.n_rot // 2), dtype=np.float64)
+    exponents = -2.0 / rope.n_rot * np.arange(rope.n_rot // 2)
+    frequencies: NDArray[np.float64] = np.power(base, exponents)
+    return frequencies
 
 
 def _stretching(rope: RopeParams) -> NDArray[np.float64] | float:
