@@ -50,6 +50,10 @@ SPLIT = 256  # keys that are scored at a time; partial results of splits are fol
 BLOCK_ROWS = 24  # query rows of a block: some tokens, and the heads that share a key head
 TOKEN_BLOCK = 128  # tokens whose activations stay in the CPU's cache while weights go by
 
+# The beginning of that file's SHA-256: Numba's cache sees edits of this file only, so an edit there
+# has to be one here (tests/test_layers.py tells the number).
+BUILT_ON = {"tile_kernels": "8d102076"}
+
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 # Called by kernels only: a way in from Python would take as long again to compile.
 INNER = {**KERNEL, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}

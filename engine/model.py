@@ -23,7 +23,7 @@ from .gguf_tensors import Tensor, open_tensors
 from .host import n_physical_cores
 from .hparams import ModelParams, read_params
 from .kv_cache import KvCache, padded
-from .pack import pack
+from .pack import finite_vector, pack
 from .rope import RopeTable
 from .weights import DAMAGED, pieces_of
 from .workers import Workers
@@ -393,7 +393,7 @@ def load_model(
     InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported
     """
     metadata = read_metadata(path)
-    tensors = open_tensors(path)
+    tensors = open_tensors(path, metadata)
     if "token_embd.weight" not in tensors:
         raise ModelDamaged(f"{path} has no tensor token_embd.weight", remedy=DAMAGED)
     params = read_params(metadata, tensors["token_embd.weight"].shape[0])
@@ -403,7 +403,7 @@ def load_model(
         pieces, (params.n_layers + 1, kernels.N_SLOTS), n_threads=n_threads, on_progress=on_progress
     )
     factors = None
-    if "rope_freqs.weight" in tensors:
-        factors = tensors["rope_freqs.weight"].data.reshape(-1).view(np.float32)
+    if params.architecture == "llama" and "rope_freqs.weight" in tensors:
+        factors = finite_vector(tensors["rope_freqs.weight"])
     rope = RopeTable(params, factors)
     return Model(params, arena, slots, tensors["token_embd.weight"], rope, n_threads)
