@@ -42,7 +42,7 @@ def test_sums(cli: Cli, caches: tuple[Path, Path], tmp_path: Path) -> None:
 
 def test_table_names_every_cache(cli: Cli, caches: tuple[Path, Path], tmp_path: Path) -> None:
     """A table that leaves out a cache, or cuts its name."""
-    done = cli("lookup-merge", *caches, tmp_path / "c")
+    done = cli("lookup-merge", *caches, tmp_path / "c", "-q")
     assert done.stderr == ""
     for path in (*caches, tmp_path / "c"):
         assert str(path) in done.stdout

@@ -92,7 +92,7 @@ def test_keys(stats: Cli, tmp_path: Path, cache: NgramCache) -> None:
 
 def test_table(stats: Cli) -> None:
     """llama.cpp's names, or a group of what it leaves out, missing from the tables."""
-    done = stats("--repeat", "3")
+    done = stats("--repeat", "3", "-q")
     assert done.stderr == ""
     for name in ("n_draft", "n_predict", "n_drafted", "t_draft_flat", "t_draft", "n_accept"):
         assert f"{name} " in done.stdout

@@ -60,7 +60,7 @@ def test_each_row_is_what_a_call_of_its_own_says(stats: Cli) -> None:
     """A row with another row's cache, context or draft length; a cache that learns in between."""
     done = stats(
         *("-lcs", "none", "-lcs", "small", "-lcs", "large", "-lcd", "small"),
-        *("-c", "256,1024", "--draft-max", "2", "--draft-max", "8", "--json"),
+        *("-c", "256,1024", "--draft-max", "2", "--draft-max", "8", "--json", "-q"),
     )
     assert (done.status, done.stderr) == (0, "")
     whole = done.record
@@ -130,7 +130,7 @@ def test_table(stats: Cli) -> None:
 
 def test_nothing_drafted(stats: Cli) -> None:
     """A division by zero where a row drafts nothing."""
-    done = stats("-c", "256", "--draft-max", "0,3")
+    done = stats("-c", "256", "--draft-max", "0,3", "-q")
     assert (done.status, done.stderr) == (0, "")
     assert "nan" not in done.stdout
 
