@@ -29,8 +29,8 @@ def vector(kind, n):
     return ir.VectorType(kind, n)
 
 
-V8F, V8H, V8I = vector(F32, 8), vector(F16, 8), vector(I32, 8)
-V16S, V32B = vector(I16, 16), vector(I8, 32)
+V8F, V8I = vector(F32, 8), vector(I32, 8)
+V8S, V16S, V32B = vector(I16, 8), vector(I16, 16), vector(I8, 32)
 
 
 def cpu_has(feature):
@@ -42,6 +42,7 @@ def cpu_has(feature):
 
 HAS_AVX2 = cpu_has("avx2")
 HAS_FMA = cpu_has("fma") or not llvm.get_default_triple().startswith(("x86", "i686"))
+HAS_HALF = cpu_has("f16c") or not llvm.get_default_triple().startswith(("x86", "i686"))
 ON_X86 = llvm.get_default_triple().startswith(("x86", "i686"))
 
 
@@ -89,6 +90,61 @@ def fma(builder, a, b, c):
         n = f"v{a.type.count}" if isinstance(a.type, ir.VectorType) else ""
         return call(builder, f"llvm.fma.{n}f32", a.type, a, b, c)
     return builder.fadd(builder.fmul(a, b), c)
+
+
+def like(value, number):
+    """A constant of a value's type, the same in every lane."""
+    if isinstance(value.type, ir.VectorType):
+        return constants(value.type.element, value.type.count, number)
+    return ir.Constant(value.type, number)
+
+
+def as_type(value, kind):
+    """A type with as many lanes as a value has."""
+    return vector(kind, value.type.count) if isinstance(value.type, ir.VectorType) else kind
+
+
+def float_of_half_bits(builder, bits):
+    """float32 of float16's bits (int16), lane by lane."""
+    if HAS_HALF:
+        return builder.fpext(builder.bitcast(bits, as_type(bits, F16)), as_type(bits, F32))
+    wide = builder.zext(bits, as_type(bits, I32))
+    size = builder.and_(wide, like(wide, 0x7FFF))
+    sign = builder.shl(builder.and_(wide, like(wide, 0x8000)), like(wide, 16))
+    shifted = builder.shl(size, like(wide, 13))
+    # the exponent's bias moves by a multiplication, which takes care of subnormal numbers
+    scaled = builder.bitcast(shifted, as_type(bits, F32))
+    scaled = builder.fmul(scaled, like(scaled, 2.0**112))
+    special = builder.icmp_unsigned(">=", size, like(wide, 0x7C00))
+    result = builder.select(
+        special,
+        builder.or_(shifted, like(wide, 0x7F800000)),
+        builder.bitcast(scaled, wide.type),
+    )
+    return builder.bitcast(builder.or_(result, sign), as_type(bits, F32))
+
+
+def half_bits_of_float(builder, value):
+    """int16: the bits of float32 rounded to the nearest float16, ties to even, lane by lane.
+
+    Without the instruction: F. Giesen's float_to_half_fast3_rtne.
+    """
+    if HAS_HALF:
+        return builder.bitcast(builder.fptrunc(value, as_type(value, F16)), as_type(value, I16))
+    bits = builder.bitcast(value, as_type(value, I32))
+    sign = builder.lshr(builder.and_(bits, like(bits, 0x80000000)), like(bits, 16))
+    size = builder.and_(bits, like(bits, 0x7FFFFFFF))
+    magic = 126 << 23  # 0.5: adding it leaves the bits of a subnormal float16 at the end
+    small = builder.fadd(builder.bitcast(size, value.type), like(value, 0.5))
+    small = builder.sub(builder.bitcast(small, bits.type), like(bits, magic))
+    odd = builder.and_(builder.lshr(size, like(bits, 13)), like(bits, 1))
+    rebiased = builder.add(size, like(bits, ((15 - 127) << 23) + 0xFFF & 0xFFFFFFFF))
+    normal = builder.lshr(builder.add(rebiased, odd), like(bits, 13))
+    nan = builder.icmp_unsigned(">", size, like(bits, 0x7F800000))
+    large = builder.select(nan, like(bits, 0x7E00), like(bits, 0x7C00))
+    result = builder.select(builder.icmp_unsigned("<", size, like(bits, 113 << 23)), small, normal)
+    result = builder.select(builder.icmp_unsigned(">=", size, like(bits, 143 << 23)), large, result)
+    return builder.trunc(builder.or_(result, sign), as_type(value, I16))
 
 
 def even_odd(builder, value):
@@ -196,7 +252,7 @@ def scales(builder, address, wide):
     """float32 [8] from 8 scales, float16 or (wide) float32."""
     if wide:
         return load(builder, address, V8F, align=4)
-    return builder.fpext(load(builder, address, V8H, align=2), V8F)
+    return float_of_half_bits(builder, load(builder, address, V8S, align=2))
 
 
 def number(builder, row, offset):
@@ -358,7 +414,7 @@ def quantise_row(typingctx, x, n_blocks, x8, x16, d, s, h):
             )
             both = builder.fmul(builder.sitofp(total, F32), scale)
             for value, to in ((scale, d), (both, s)):
-                rounded = builder.fpext(builder.fptrunc(value, F16), F32)
+                rounded = float_of_half_bits(builder, half_bits_of_float(builder, value))
                 store(builder, rounded, builder.add(to, offset), 4)
             at = builder.add(h, builder.mul(i, ir.Constant(I64, 8)))
             for v, value in enumerate(halves):
@@ -380,8 +436,8 @@ def load_floats(builder, address, kind):
     if kind == 0:
         return load(builder, address, V8F, align=4)
     if kind == 1:
-        return builder.fpext(load(builder, address, V8H, align=2), V8F)
-    bits = builder.zext(load(builder, address, vector(I16, 8), align=2), V8I)
+        return float_of_half_bits(builder, load(builder, address, V8S, align=2))
+    bits = builder.zext(load(builder, address, V8S, align=2), V8I)
     return builder.bitcast(builder.shl(bits, constants(I32, 8, 16)), V8F)
 
 
@@ -541,21 +597,11 @@ def row_activate(typingctx, gate, up, n_vectors, out, gelu):
 
 
 @intrinsic
-def to_half(typingctx, value):
-    """float32 rounded to float16 and back."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.fpext(builder.fptrunc(arguments[0], F16), F32)
-
-    return types.float32(types.float32), codegen
-
-
-@intrinsic
 def half_bits(typingctx, value):
     """uint16: the bits of float32 rounded to float16."""
 
     def codegen(context, builder, signature, arguments):
-        return builder.bitcast(builder.fptrunc(arguments[0], F16), I16)
+        return half_bits_of_float(builder, arguments[0])
 
     return types.uint16(types.float32), codegen
 
@@ -565,19 +611,9 @@ def float_of_half(typingctx, bits):
     """float32 of a float16's bits."""
 
     def codegen(context, builder, signature, arguments):
-        return builder.fpext(builder.bitcast(arguments[0], F16), F32)
+        return float_of_half_bits(builder, arguments[0])
 
     return types.float32(types.uint16), codegen
-
-
-@intrinsic
-def float_of_bits(typingctx, bits):
-    """float32 of its bits."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], F32)
-
-    return types.float32(types.uint32), codegen
 
 
 @intrinsic
