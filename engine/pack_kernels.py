@@ -7,11 +7,18 @@ layouts are those of ggml's ggml-quants.h.
 import numpy as np
 from numba import njit
 
-from .tile_kernels import float_of_half, half_bits
+from .tile_kernels import (
+    bits_of_float,
+    float_of_half,
+    half_bits,
+    put_half_word,
+    put_word,
+    word_at,
+)
 
 # The beginning of that file's SHA-256: Numba's cache sees edits of this file only, so an edit there
 # has to be one here (tests/test_layers.py tells the number).
-BUILT_ON = {"tile_kernels": "14b42d12"}
+BUILT_ON = {"tile_kernels": "a3b82c1a"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 
@@ -36,34 +43,48 @@ def six_bit_pair(scales, j):
 
 
 @njit(**KERNEL)
+def less_16(word):
+    """Four bytes of 0 to 31, each less 16, as int8."""
+    below = ~word & 0x10101010
+    return (word & 0x0F0F0F0F) | below | below << 1 | below << 2 | below << 3
+
+
+@njit(**KERNEL)
+def less_32(word):
+    """Four bytes of 0 to 63, each less 32, as int8."""
+    below = ~word & 0x20202020
+    return (word & 0x1F1F1F1F) | below | below << 1 | below << 2
+
+
+@njit(**KERNEL)
 def unpack_small(kind, row, b, q):
-    """Block b of 32 of a Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0 row; returns (scale, least)."""
+    """Block b of 32 of a Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0 row; returns (scale, least).
+
+    q int64 [8]: words of four weights, a byte each.
+    """
+    start = row.ctypes.data
     if kind == Q8_0:
         at = 34 * b
-        for i in range(32):
-            q[i] = np.int8(row[at + 2 + i])
+        for w in range(8):
+            q[w] = word_at(start + at + 2 + 4 * w)
         return half_at(row, at), np.float32(0)
     five = kind in (Q5_0, Q5_1)
     both = kind in (Q4_1, Q5_1)
     at = b * (18 + (4 if five else 0) + (2 if both else 0))
     d = half_at(row, at)
-    least = np.float32(0)
-    at += 2
-    if both:
-        least = half_at(row, at)
-        at += 2
-    high = 0
+    least = half_at(row, at + 2) if both else np.float32(0)
+    at += 4 if both else 2
+    high = word_at(start + at) if five else 0
+    at += 4 if five else 0
+    for w in range(4):
+        word = word_at(start + at + 4 * w)
+        q[w] = word & 0x0F0F0F0F
+        q[w + 4] = (word >> 4) & 0x0F0F0F0F
     if five:
-        for i in range(4):
-            high |= np.int64(row[at + i]) << (8 * i)
-        at += 4
-    for i in range(16):
-        both_halves = np.int64(row[at + i])
-        q[i] = (both_halves & 15) | ((high >> i) & 1) << 4
-        q[i + 16] = (both_halves >> 4) | ((high >> (i + 16)) & 1) << 4
-    if kind == Q5_0:
-        for i in range(32):
-            q[i] -= 16
+        for w in range(8):  # bit i of four goes to the beginning of byte i
+            q[w] |= ((((high >> 4 * w) & 15) * 0x204081) & 0x01010101) << 4
+            if kind == Q5_0:
+                q[w] = less_16(q[w])
     if kind == Q4_0:
         least = np.float32(-8) * d
     return d, least
@@ -71,17 +92,21 @@ def unpack_small(kind, row, b, q):
 
 @njit(**KERNEL)
 def unpack_super(kind, row, b, q):
-    """Block b of 32 of a Q4_K, Q5_K or Q6_K row; returns two scales and the least, of halves."""
+    """Block b of 32 of a Q4_K, Q5_K or Q6_K row; returns two scales and the least, of halves.
+
+    q as in ``unpack_small``.
+    """
+    start = row.ctypes.data
     part = b % 8
     if kind == Q6_K:
         at = 210 * (b // 8)
         d = half_at(row, at + 208)
-        ql = at + 64 * (part // 4) + 32 * (part % 2)
-        qh = at + 128 + 32 * (part // 4)
-        for i in range(32):
-            low = (np.int64(row[ql + i]) >> (4 * (part % 4 // 2))) & 15
-            high = (np.int64(row[qh + i]) >> (2 * (part % 4))) & 3
-            q[i] = (low | high << 4) - 32
+        low = start + at + 64 * (part // 4) + 32 * (part % 2)
+        high = start + at + 128 + 32 * (part // 4)
+        for w in range(8):
+            nibbles = (word_at(low + 4 * w) >> (4 * (part % 4 // 2))) & 0x0F0F0F0F
+            twos = (word_at(high + 4 * w) >> (2 * (part % 4))) & 0x03030303
+            q[w] = less_32(nibbles | twos << 4)
         first = np.int8(row[at + 192 + 2 * part])
         second = np.int8(row[at + 193 + 2 * part])
         return d * np.float32(first), d * np.float32(second), np.float32(0)
@@ -89,21 +114,44 @@ def unpack_super(kind, row, b, q):
     scale, least = six_bit_pair(row[at + 4 : at + 16], part)
     d = half_at(row, at) * np.float32(scale)
     least_value = -(half_at(row, at + 2) * np.float32(least))
-    low = at + (48 if kind == Q5_K else 16) + 32 * (part // 2)
-    for i in range(32):
-        q[i] = (np.int64(row[low + i]) >> (4 * (part % 2))) & 15
+    low = start + at + (48 if kind == Q5_K else 16) + 32 * (part // 2)
+    for w in range(8):
+        q[w] = (word_at(low + 4 * w) >> (4 * (part % 2))) & 0x0F0F0F0F
         if kind == Q5_K:
-            q[i] |= ((np.int64(row[at + 16 + i]) >> part) & 1) << 4
+            q[w] |= ((word_at(start + at + 16 + 4 * w) >> part) & 0x01010101) << 4
     return d, d, least_value
 
 
 @njit(**KERNEL)
-def write_scale(out, at, place, wide, value):
+def put_scale(address, place, wide, value):
     """Scale of lane ``place``: float32 (wide) or float16."""
     if wide:
-        out[at + 4 * place : at + 4 * place + 4].view(np.float32)[0] = value
+        put_word(address + 4 * place, np.int64(bits_of_float(value)))
     else:
-        out[at + 2 * place : at + 2 * place + 2].view(np.uint16)[0] = half_bits(value)
+        put_half_word(address + 2 * place, np.int64(half_bits(value)))
+
+
+@njit(**KERNEL)
+def pack_block(to, r, four_bits, wide, q, scale, second, least):
+    """One row's 32 weights, into lane r of the block at an address."""
+    if four_bits:
+        for j in range(4):
+            put_word(to + 32 * j + 4 * r, q[2 * j] | q[2 * j + 1] << 4)
+        put_scale(to + 128, r, wide, scale)
+        put_scale(to + (160 if wide else 144), r, wide, least)
+        return
+    for w in range(8):
+        at = to + 32 * w + 2 * r
+        if wide:
+            at += 64 * (w // 4)  # behind the first half's scales
+        put_half_word(at, q[w])
+        put_half_word(at + 16, q[w] >> 16)
+    if not wide:
+        put_scale(to + 256, r, False, scale)
+        return
+    for half in range(2):
+        put_scale(to + 192 * half + 128, r, True, second if half else scale)
+        put_scale(to + 192 * half + 160, r, True, least)
 
 
 @njit(**KERNEL)
@@ -113,42 +161,22 @@ def pack_tiles(kind, raw, order, n_blocks, four_bits, wide, first, last, out):
     raw uint8 [n_rows, row_bytes]; order int64 [8 * n_tiles]: the row of each lane, -1 for none; out
     uint8 [n_tiles, tile_bytes], zeros. ``four_bits`` and ``wide`` tell the form.
     """
-    q = np.empty(32, np.int16)
+    q = np.empty(8, np.int64)
     block_bytes = (192 if wide else 160) if four_bits else (384 if wide else 272)
     for tile in range(first, last):
-        to = out[tile]
         for r in range(8):
             source = order[8 * tile + r]
             if source < 0:
                 continue
             row = raw[source]
+            to = out[tile].ctypes.data
             for b in range(n_blocks):
-                at = b * block_bytes
                 if kind <= Q8_0:
                     scale, least = unpack_small(kind, row, b, q)
                     second = scale
                 else:
                     scale, second, least = unpack_super(kind, row, b, q)
-                if four_bits:
-                    for j in range(4):
-                        for i in range(4):
-                            both = q[8 * j + i] | q[8 * j + 4 + i] << 4
-                            to[at + 32 * j + 4 * r + i] = np.uint8(both)
-                    write_scale(to, at + 128, r, wide, scale)
-                    write_scale(to, at + (160 if wide else 144), r, wide, least)
-                elif not wide:
-                    for j in range(16):
-                        to[at + 16 * j + 2 * r] = np.uint8(q[2 * j])
-                        to[at + 16 * j + 2 * r + 1] = np.uint8(q[2 * j + 1])
-                    write_scale(to, at + 256, r, wide, scale)
-                else:
-                    for half in range(2):
-                        here = at + 192 * half
-                        for j in range(8):
-                            to[here + 16 * j + 2 * r] = np.uint8(q[16 * half + 2 * j])
-                            to[here + 16 * j + 2 * r + 1] = np.uint8(q[16 * half + 2 * j + 1])
-                        write_scale(to, here + 128, r, True, second if half else scale)
-                        write_scale(to, here + 160, r, True, least)
+                pack_block(to + b * block_bytes, r, four_bits, wide, q, scale, second, least)
 
 
 @njit(**KERNEL)

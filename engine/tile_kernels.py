@@ -617,6 +617,48 @@ def float_of_half(typingctx, bits):
 
 
 @intrinsic
+def bits_of_float(typingctx, value):
+    """uint32: the bits of a float32."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], I32)
+
+    return types.uint32(types.float32), codegen
+
+
+@intrinsic
+def word_at(typingctx, address):
+    """int64: the 4 bytes at any address, unsigned, lowest first."""
+
+    def codegen(context, builder, signature, arguments):
+        return builder.zext(load(builder, arguments[0], I32), I64)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def put_word(typingctx, address, value):
+    """Write the lowest 4 bytes of an int64 to any address."""
+
+    def codegen(context, builder, signature, arguments):
+        store(builder, builder.trunc(arguments[1], I32), arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def put_half_word(typingctx, address, value):
+    """Write the lowest 2 bytes of an int64 to any address."""
+
+    def codegen(context, builder, signature, arguments):
+        store(builder, builder.trunc(arguments[1], I16), arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
 def stay_out(typingctx):
     """Keep LLVM from copying the function that says this into its callers, which takes long."""
 
