@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..engine.errors import CacheUnsuitable
+from ..engine.errors import CacheUnsuitable, UsageError
 from .cache import NgramCache
 from .draft_kernels import (
     Bigrams,
@@ -25,6 +25,8 @@ THRESHOLDS = np.array(
 )
 # A token of the text adds at most one n-gram and one follower for each size.
 SIZES = 4
+# Nodes and edges are counted from 1 up in int32.
+_EDGES_MAX = 2**31 - 2
 
 
 def _power_of_two(n: int) -> int:
@@ -32,7 +34,17 @@ def _power_of_two(n: int) -> int:
 
 
 def _followers(n_edges: int) -> Followers:
-    """Room for ``n_edges``; the index is at most half full, so that probes stay short."""
+    """Room for ``n_edges``; the index is at most half full, so that probes stay short.
+
+    Raises
+    ------
+    UsageError : more than can be numbered
+    """
+    if n_edges > _EDGES_MAX:
+        raise UsageError(
+            f"{n_edges} followers of n-grams, a context or dynamic cache holds up to {_EDGES_MAX}",
+            remedy="give a smaller -c, a shorter text, or a smaller dynamic cache",
+        )
     return Followers(
         n_used=np.zeros(2, np.int64),
         index=np.zeros(_power_of_two(2 * n_edges), np.int32),
@@ -87,7 +99,7 @@ def with_room(dynamic: Dynamic, more: int) -> Dynamic:
         index_dynamic(grown, dynamic.slots, THRESHOLDS)
         dynamic = grown
     if 8 * (n_edges + 2 * more) > dynamic.followers.edges.size:
-        followers = _followers(max(n_edges + 2 * more, 2 * n_edges))
+        followers = _followers(max(n_edges + 2 * more, min(2 * n_edges, _EDGES_MAX)))
         followers.n_used[:] = dynamic.followers.n_used
         followers.edges[: 8 * n_edges] = dynamic.followers.edges[: 8 * n_edges]
         index_edges(followers)

@@ -36,6 +36,7 @@ from draftsmith.engine.errors import (
     UsageError,
 )
 from draftsmith.ngram import replay as replay_module
+from draftsmith.ngram import tables
 from draftsmith.ngram.cache import NgramCache
 from draftsmith.ngram.llama_format import read_llama
 from draftsmith.ngram.replay import ReplayStats, replay, round_up_ctx
@@ -412,6 +413,20 @@ def test_too_short(n_tokens: int) -> None:
         replay(np.zeros(n_tokens, np.int32), n_ctx=256, draft_max=3, n_vocab=7)
     assert "\n" not in str(caught.value)
     assert replay(np.zeros(257, np.int32), n_ctx=256, draft_max=3, n_vocab=7).n_chunks == 1
+
+
+def test_more_than_can_be_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of n-grams that wrap on a machine with enough memory for them."""
+    with pytest.raises(UsageError, match="smaller -c"):
+        tables.empty_context(2**29, 7)
+    tokens = np.random.default_rng(1).integers(0, 99, 20_000).astype(np.int32)
+    options: dict[str, Any] = {"n_ctx": 64, "draft_max": 3, "n_vocab": 99}
+    ref = counts_of(replay(tokens, **options))
+    monkeypatch.setattr(tables, "_EDGES_MAX", 2 * 4 * tokens.size)
+    assert counts_of(replay(tokens, **options)) == ref
+    monkeypatch.setattr(tables, "_EDGES_MAX", 4 * tokens.size)
+    with pytest.raises(UsageError, match="shorter text"):
+        replay(tokens, **options)
 
 
 @pytest.mark.parametrize("bad", [-1, 7, 2**31 - 1])
