@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import BLOCK_BYTES, Block, cut_blocks
-from .bpe import ALPHABET, bpe_rules
+from .bpe import bpe_rules
+from .detokenise import TextStream, token_piece
 from .errors import DraftsmithError, InputMalformed
 from .gguf_file import read_metadata
 from .piece_encoder import PieceEncoder
 from .special_tokens import SpecialTokens
 from .spm import SpmSplitter, escape_spaces, spm_rules
-from .vocabulary import SPECIAL, Attribute, Vocabulary, read_vocabulary
+from .vocabulary import Vocabulary, read_vocabulary
 
 # To hand a job to a thread takes as long as to encode some hundred bytes: blocks of short
 # documents go together.
@@ -133,7 +134,20 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The texts of the tokens, joined; control tokens show as they are written."""
-        return b"".join(self._token_bytes(int(token)) for token in ids)
+        return b"".join(token_piece(self.vocabulary, int(token)) for token in ids)
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """The text that ``ids`` encode; control tokens are left out unless ``special``.
+
+        Undoes ``encode``, also the space that SPM vocabularies put before a text (but not those
+        behind special tokens inside it). Bytes that are no UTF-8 become U+FFFD.
+
+        Raises
+        ------
+        IndexError : the vocabulary has no such token.
+        """
+        stream = TextStream(self, special=special, begins_text=True)
+        return stream.feed(ids) + stream.finish()
 
     def _blocks_of(
         self, documents: Iterable[Iterable[bytes]], specials: SpecialTokens, block_bytes: int
@@ -175,21 +189,6 @@ class Tokenizer:
         finally:
             self._idle_encoders.append(encoder)
 
-    def _token_bytes(self, token: int) -> bytes:
-        text = self.vocabulary.tokens[token]
-        attribute = int(self.vocabulary.attributes[token])
-        if attribute & SPECIAL:
-            return text
-        if attribute & Attribute.BYTE:
-            return bytes([int(text[3:5], 16)])
-        if not attribute & Attribute.NORMAL:
-            return b""
-        if self._is_spm:
-            return text.replace("\u2581".encode(), b" ")
-        return b"".join(
-            _BYTE_OF_CHARACTER.get(c, c.encode()) for c in text.decode("utf-8", "replace")
-        )
-
 
 def _batches(jobs: Iterator[tuple[int, Block]]) -> Iterator[tuple[list[int], list[Block]]]:
     """Blocks in order, and their documents, as many at a time as are worth waking a thread."""
@@ -205,9 +204,6 @@ def _batches(jobs: Iterator[tuple[int, Block]]) -> Iterator[tuple[list[int], lis
             indices, blocks, n_bytes = [], [], 0
     if blocks:
         yield indices, blocks
-
-
-_BYTE_OF_CHARACTER = {chr(code_point): bytes([byte]) for byte, code_point in enumerate(ALPHABET)}
 
 
 def _valid_utf8(text: str | bytes) -> bytes:

@@ -49,14 +49,14 @@ _ATTRIBUTE_OF_TYPE[1:] = (
 )
 
 # Tokens that end generation, by their text: always control tokens.
-_END_TEXTS = """
+END_TEXTS = """
 <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|>
 </s> <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|>
 <|tool_response> <\uff5cend\u2581of\u2581sentence\uff5c> [e~[
 """
 # Fill-in-the-middle tokens: where the file names no id under the keys, one token with such a text
 # becomes a control token.
-_FILL_IN_TEXTS = {
+FILL_IN_TEXTS = {
     ("fim_pre_token_id", "prefix_token_id"): """
         <|fim_prefix|> <fim-prefix> <fim_prefix> <\uff5cfim\u2581begin\uff5c> <PRE> \u2581<PRE>
         <|code_prefix|> <|prefix|>""",
@@ -154,8 +154,8 @@ def read_vocabulary(metadata: GgufMetadata) -> Vocabulary:
     if pre and merges is None:
         raise _damaged(metadata, "a byte-level vocabulary without 'tokenizer.ggml.merges'")
     default_ids = (1, 2) if pre is None else (11 if pre.default_bos else None, 11)
-    bos_id = _special_id(metadata, "bos_token_id", default_ids[0], len(tokens))
-    eos_id = _special_id(metadata, "eos_token_id", default_ids[1], len(tokens))
+    bos_id = special_id(metadata, "bos_token_id", default_ids[0], len(tokens))
+    eos_id = special_id(metadata, "eos_token_id", default_ids[1], len(tokens))
     add_bos = _flag(metadata, "add_bos_token", pre is None or pre.add_bos)
     add_eos = _flag(metadata, "add_eos_token", False)
     for name, add, token in (("BOS", add_bos, bos_id), ("EOS", add_eos, eos_id)):
@@ -217,7 +217,7 @@ def _named_tokens(tokens: GgufStrings) -> GgufStrings:
     return GgufStrings.of(texts)
 
 
-def _special_id(metadata: GgufMetadata, name: str, default: int | None, n_vocab: int) -> int | None:
+def special_id(metadata: GgufMetadata, name: str, default: int | None, n_vocab: int) -> int | None:
     """Id under a key; the default, as in llama.cpp, if the key is missing or out of range."""
     token = metadata.integer(f"tokenizer.ggml.{name}")
     if token is not None and 0 <= token < n_vocab:
@@ -259,14 +259,14 @@ def _read_attributes(
         types = types[: len(tokens)]
         known = np.where((types > 0) & (types < len(_ATTRIBUTE_OF_TYPE)), types, 0)
         attributes = _ATTRIBUTE_OF_TYPE[known]
-    ids = _ids_of_marked_texts(tokens)
+    ids = ids_of_marked_texts(tokens)
     _mark_control_tokens(metadata, ids, attributes)
     _mark_shown_tokens(metadata, ids, attributes, eos_id)
     _mark_stripping_tokens(metadata, ids, attributes)
     return attributes
 
 
-def _ids_of_marked_texts(tokens: GgufStrings) -> dict[bytes, int]:
+def ids_of_marked_texts(tokens: GgufStrings) -> dict[bytes, int]:
     """Ids of the tokens that look like one of the texts above, by text.
 
     All those begin with one of a few bytes and are short: the rest of the vocabulary need not
@@ -282,11 +282,11 @@ def _mark_control_tokens(
     metadata: GgufMetadata, ids: dict[bytes, int], attributes: NDArray[np.uint8]
 ) -> None:
     """Make control tokens of those that look like one."""
-    for text in _END_TEXTS.encode().split():
+    for text in END_TEXTS.encode().split():
         if text in ids:
             attributes[ids[text]] |= Attribute.CONTROL
-    for keys, texts in _FILL_IN_TEXTS.items():
-        if any(_special_id(metadata, key, None, len(attributes)) is not None for key in keys):
+    for keys, texts in FILL_IN_TEXTS.items():
+        if any(special_id(metadata, key, None, len(attributes)) is not None for key in keys):
             continue
         # Of several llama.cpp takes the first by the order of its hash map; here, the lowest.
         found = [ids[text] for text in texts.encode().split() if text in ids]
@@ -308,7 +308,7 @@ def _mark_shown_tokens(
     if has_call and b"<|end|>" in ids and (b"<|return|>" in ids or b"<|flush|>" in ids):
         attributes[ids[b"<|end|>"]] = Attribute.USER_DEFINED
     n_vocab = len(attributes)
-    end_ids = [_special_id(metadata, f"{name}_token_id", None, n_vocab) for name in ("eot", "eom")]
+    end_ids = [special_id(metadata, f"{name}_token_id", None, n_vocab) for name in ("eot", "eom")]
     ends_as_plamo = ids.get(b"<|plamo:eos|>", -1) in [eos_id, *end_ids]
     if b"</s>" in ids and (b"<|tool_response>" in ids or ends_as_plamo):
         attributes[ids[b"</s>"]] = Attribute.NORMAL
