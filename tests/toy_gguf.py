@@ -11,6 +11,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -64,10 +65,10 @@ def write_toy(path: Path, kind: str, *, weights: bool = False, **changes: object
     changes : values that replace those of the vocabulary: tokens, types, scores, merges, pre,
         model, name, add_bos, add_eos, add_space_prefix, bos_id, eos_id; None leaves the key out.
     """
-    values = _spm_values(kind) if kind.startswith("spm") else _bpe_values(kind)
+    values = vocabulary_values(kind)
     values.update(changes)
     writer = gguf.GGUFWriter(path, "llama")
-    _add_vocabulary(writer, values)
+    add_vocabulary(writer, values)
     if weights:
         _add_weights(writer, len(values["tokens"]))  # type: ignore[arg-type]
     writer.write_header_to_file()
@@ -77,7 +78,13 @@ def write_toy(path: Path, kind: str, *, weights: bool = False, **changes: object
     return path
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter, values: dict[str, object]) -> None:
+def vocabulary_values(kind: str) -> dict[str, object]:
+    """What ``write_toy`` writes of a vocabulary, by the names of its ``changes``."""
+    return _spm_values(kind) if kind.startswith("spm") else _bpe_values(kind)
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, values: dict[str, object]) -> None:
+    """Add the keys of a vocabulary; None leaves one out."""
     add: dict[str, Callable[..., None]] = {
         "name": writer.add_name,
         "model": writer.add_tokenizer_model,
@@ -108,6 +115,7 @@ def byte_alphabet() -> list[str]:
     return [chr(byte if byte in shown else next(hidden)) for byte in range(256)]
 
 
+@cache
 def train_merges(n_merges: int) -> list[tuple[str, str]]:
     """The commonest pair of neighbours, again and again; the lesser pair among equals."""
     alphabet = byte_alphabet()
