@@ -12,6 +12,8 @@ from .piece_kernels import MergeRules, fill_pair_slots, fill_token_slots, resolv
 from .vocabulary import Vocabulary
 
 _REMEDY = "convert the model again with current tools"
+# Texts of merges that are no tokens. Real vocabularies have few; each takes some 150 bytes.
+_MAX_OTHER_SYMBOLS = 1 << 20
 
 
 def _alphabet() -> list[int]:
@@ -41,7 +43,7 @@ def bpe_rules(vocabulary: Vocabulary) -> MergeRules:
 
     Raises
     ------
-    ModelDamaged : a token stands twice, or a merge has no two sides.
+    ModelDamaged : a token stands twice, a merge has no two sides, or merges make no tokens.
     """
     assert vocabulary.pre is not None
     assert vocabulary.merges is not None
@@ -143,7 +145,14 @@ def _number_symbols(
     is_used = np.zeros(len(found), bool)
     is_used[merges] = True
     is_used[-256:] = True
-    for row, side in zip(*np.nonzero((found < 0) & is_used[:, None]), strict=True):
+    rows, sides = np.nonzero((found < 0) & is_used[:, None])
+    if rows.size > _MAX_OTHER_SYMBOLS:
+        raise ModelDamaged(
+            f"the merges name {rows.size} texts that are no tokens, at most {_MAX_OTHER_SYMBOLS} "
+            "expected",
+            remedy=_REMEDY,
+        )
+    for row, side in zip(rows, sides, strict=True):
         first, last = spans[side]
         text = data[first[row] : last[row]].tobytes()
         found[row, side] = number.setdefault(text, n_vocab + len(number))

@@ -23,6 +23,9 @@ MAX_HEAD = 512
 MAX_EMBEDDING = 1 << 16
 MAX_FEED_FORWARD = 1 << 20
 MAX_VOCABULARY = 1 << 24
+# By how much a layer may widen a hidden state, inside attention or feed-forward network. A pass has
+# room for 512 such rows: without a bound a small file could ask for gigabytes.
+MAX_WIDENING = 64
 MAX_CONTEXT = (1 << 31) - 1
 MAX_BASE = 1e15
 
@@ -116,6 +119,7 @@ def read_params(metadata: GgufMetadata, n_vocab: int) -> ModelParams:
     keys = _Keys(metadata, _architecture(metadata))
     _refuse_features(keys)
     keys.check("the vocabulary's size", n_vocab, 1, MAX_VOCABULARY)
+    _check_tokens(keys, n_vocab)
     n_blocks = keys.size("block_count", MAX_LAYERS)
     n_nextn = keys.size("nextn_predict_layers", n_blocks - 1, default=0, least=0)
     n_layers = n_blocks - n_nextn
@@ -129,6 +133,9 @@ def read_params(metadata: GgufMetadata, n_vocab: int) -> ModelParams:
             f"{n_head} heads cannot share {n_head_kv} heads of keys and values evenly"
         )
     d_head = _head_size(keys, n_embd // n_head)
+    n_ff = keys.size("feed_forward_length", MAX_FEED_FORWARD, n_blocks=n_blocks)
+    for key, width in (("feed_forward_length", n_ff), ("attention.head_count", n_head * d_head)):
+        _check_widening(keys, key, width, n_embd)
     local, window = _windows(keys, n_layers, n_blocks)
     n_ctx_train = keys.size("context_length", MAX_CONTEXT)
     is_gemma = keys.architecture == "gemma3"
@@ -144,7 +151,7 @@ def read_params(metadata: GgufMetadata, n_vocab: int) -> ModelParams:
         n_head=n_head,
         n_head_kv=n_head_kv,
         d_head=d_head,
-        n_ff=keys.size("feed_forward_length", MAX_FEED_FORWARD, n_blocks=n_blocks),
+        n_ff=n_ff,
         eps=keys.real("attention.layer_norm_rms_epsilon", 1e-12, 1.0),
         attn_scale=float(np.float32(1) / np.sqrt(np.float32(scaled_size))),
         embd_scale=float(np.sqrt(np.float32(n_embd))) if is_gemma else 1.0,
@@ -247,6 +254,23 @@ def _refuse_features(keys: _Keys) -> None:
         raise keys.unsupported(f"a mixture of {n_experts} experts")
     if keys.metadata.flag(keys.name("attention.causal")) is False:
         raise keys.unsupported("attention that is not causal, as in models of embeddings")
+
+
+def _check_tokens(keys: _Keys, n_vocab: int) -> None:
+    """A model without a text for a token it may choose, or the other way round."""
+    tokens = keys.metadata.strings("tokenizer.ggml.tokens")
+    if tokens is not None and len(tokens) != n_vocab:
+        raise keys.damaged(
+            f"the vocabulary has {len(tokens)} tokens, but the model computes with {n_vocab}"
+        )
+
+
+def _check_widening(keys: _Keys, key: str, width: int, n_embd: int) -> None:
+    if width > MAX_WIDENING * n_embd:
+        raise keys.unsupported(
+            f"'{keys.name(key)}' makes {width} numbers of the {n_embd} of a hidden state, expected "
+            f"at most {MAX_WIDENING} times as many"
+        )
 
 
 def _head_size(keys: _Keys, evenly: int) -> int:

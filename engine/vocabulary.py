@@ -19,6 +19,8 @@ from .gguf_file import GgufMetadata, GgufStrings
 from .pretokenizers import PRE_TOKENIZERS, PreTokenizer
 
 KNOWN_MODELS = ("gpt2", "llama")
+# Real ones have a few: each costs some thirty times its bytes in the file, for it gets a name.
+MAX_EMPTY_TOKENS = 1 << 16
 _REMEDY = "convert the model again with current tools"
 
 
@@ -148,7 +150,7 @@ def read_vocabulary(metadata: GgufMetadata) -> Vocabulary:
             f"{metadata.path} has no 'tokenizer.ggml.tokens'",
             remedy="name a model with a vocabulary",
         )
-    tokens = _named_tokens(tokens)
+    tokens = _named_tokens(metadata, tokens)
     pre = PRE_TOKENIZERS[pre_name] if model == "gpt2" else None
     merges = metadata.strings("tokenizer.ggml.merges") if pre else None
     if pre and merges is None:
@@ -206,11 +208,15 @@ def _read_kind(metadata: GgufMetadata) -> tuple[str, str]:
     return model, pre_name
 
 
-def _named_tokens(tokens: GgufStrings) -> GgufStrings:
+def _named_tokens(metadata: GgufMetadata, tokens: GgufStrings) -> GgufStrings:
     """The tokens, with a name for each empty one, as llama.cpp gives it."""
     empty = np.flatnonzero(tokens.sizes == 0)
     if len(empty) == 0:
         return tokens
+    if len(empty) > MAX_EMPTY_TOKENS:
+        raise _damaged(
+            metadata, f"{len(empty)} tokens without a text, at most {MAX_EMPTY_TOKENS} expected"
+        )
     texts = list(tokens)
     for token in empty.tolist():
         texts[token] = b"[EMPTY_%d]" % token

@@ -399,6 +399,30 @@ def test_vocabulary_size_is_checked() -> None:
             read("llama", LLAMA, n_vocab)
 
 
+def test_the_vocabulary_has_a_text_for_each_row() -> None:
+    """A model that chooses a token without a text, found only when it is to be shown."""
+    for n_tokens in (999, 1001):
+        named = metadata("llama", LLAMA)
+        named.values["tokenizer.ggml.tokens"] = GgufStrings.of([b"x"] * n_tokens)
+        with pytest.raises(ModelDamaged, match=f"has {n_tokens} tokens, .* computes with 1000"):
+            read_params(named, 1000)
+    assert read_params(metadata("llama", LLAMA), 1000).n_vocab == 1000  # no vocabulary at all
+
+
+def test_layers_that_widen_absurdly_are_refused() -> None:
+    """A small file whose rows of 8 numbers become a million each: gigabytes of buffers a pass."""
+    narrow: Values = {**LLAMA, "embedding_length": 8}
+    heads: Values = {"attention.head_count": 1024, "attention.head_count_kv": 1}
+    with pytest.raises(
+        ModelUnsupported, match=r"'llama\.feed_forward_length' makes 1048576 numbers"
+    ):
+        read("llama", {**narrow, "feed_forward_length": 1 << 20})
+    with pytest.raises(
+        ModelUnsupported, match=r"'llama\.attention\.head_count' makes 65536 numbers"
+    ):
+        read("llama", {**narrow, **heads, "feed_forward_length": 64})
+
+
 def test_the_real_model(smollm2: Path) -> None:
     """A key that is spelt otherwise in real files than in these tests."""
     params = read_params(read_metadata(smollm2), 49152)

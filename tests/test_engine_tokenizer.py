@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from draftsmith.engine import piece_encoder, unicode_classes, unicode_table
+from draftsmith.engine import bpe, piece_encoder, unicode_classes, unicode_table
 from draftsmith.engine.blocks import cut_blocks
 from draftsmith.engine.errors import (
     InputMalformed,
@@ -455,6 +455,18 @@ def test_empty_tokens_get_a_name(tmp_path: Path) -> None:
     )
     assert list(tokenizer.vocabulary.tokens) == [b"a", b"[EMPTY_1]", b"b", b"c"]
     assert tokenizer.encode("abc[EMPTY_1]a").tolist() == [0, 2, 3, 1, 0]
+
+
+def test_absurd_vocabularies_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many times a file's size in memory: names for empty tokens, symbols that are no tokens."""
+    empty = ["a", *[""] * 65537]
+    with pytest.raises(ModelDamaged, match="65537 tokens without a text, at most 65536"):
+        load_toy(tmp_path, "gpt-2", tokens=empty, types=[1] * len(empty), merges=["a b"])
+    monkeypatch.setattr(bpe, "_MAX_OTHER_SYMBOLS", 3 * 256)  # bytes without a token count, too
+    plain: dict[str, Any] = {"tokens": ["a", "b"], "types": [1, 1], "add_eos": False}
+    assert load_toy(tmp_path, "gpt-2", **plain, merges=["a b"]).encode("ab").tolist() == [0, 1]
+    with pytest.raises(ModelDamaged, match=r"texts that are no tokens, at most 768"):
+        load_toy(tmp_path, "gpt-2", **plain, merges=["p q", "r s", "t u"])
 
 
 def attributes_of(path: Path, texts: dict[str, int], **changes: Any) -> dict[str, int]:
