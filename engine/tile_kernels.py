@@ -41,6 +41,7 @@ def cpu_has(feature):
 
 
 HAS_AVX2 = cpu_has("avx2")
+HAS_VNNI = cpu_has("avx512vnni") and cpu_has("avx512vl")
 HAS_FMA = cpu_has("fma") or not llvm.get_default_triple().startswith(("x86", "i686"))
 HAS_HALF = cpu_has("f16c") or not llvm.get_default_triple().startswith(("x86", "i686"))
 ON_X86 = llvm.get_default_triple().startswith(("x86", "i686"))
@@ -260,6 +261,12 @@ def number(builder, row, offset):
     return splat(builder, load(builder, builder.add(row, offset), F32, 4), 8)
 
 
+def add_fours(builder, sums, unsigned, signed):
+    """int32 [8]: sums plus those of four neighbouring products of uint8 [32] and int8 [32]."""
+    a, b = (builder.bitcast(value, V8I) for value in (unsigned, signed))
+    return call(builder, "llvm.x86.avx512.vpdpbusd.256", V8I, sums, a, b)
+
+
 def four_bits(builder, wide, w, i, xs):
     """A block of 32 unsigned 4-bit weights: each token's sum of products, scales, least values."""
     scale_bytes = 32 if wide else 16
@@ -275,10 +282,16 @@ def four_bits(builder, wide, w, i, xs):
             for t, x in enumerate(xs):
                 at = plus(builder, builder.add(x, x_offset), 8 * j + 4 * half)
                 four = builder.bitcast(splat(builder, load(builder, at, I32, 4), 8), V32B)
+                if HAS_VNNI:
+                    before = constants(I32, 8, 0) if products[t] is None else products[t]
+                    products[t] = add_fours(builder, before, weights, four)
+                    continue
                 more = pairs_u8_s8(builder, weights, four)
                 # 8 sums of two products of at most 15 * 127 stay below 2**15
                 products[t] = more if products[t] is None else builder.add(products[t], more)
-    whole = [pairs_s16(builder, sums, constants(I16, 16, 1)) for sums in products]
+    whole = products
+    if not HAS_VNNI:
+        whole = [pairs_s16(builder, sums, constants(I16, 16, 1)) for sums in products]
     scale = scales(builder, plus(builder, here, 128), wide)
     least = scales(builder, plus(builder, here, 128 + scale_bytes), wide)
     return whole, scale, least
