@@ -14,6 +14,8 @@ import json
 import math
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -60,16 +62,24 @@ class Table:
 
 
 class Bar:
-    """A progress bar's handle; does nothing where no bar is shown."""
+    """A progress bar's handle; does nothing where no bar is shown.
 
-    def __init__(self, progress: Progress | None, task: Any) -> None:
+    Parameters
+    ----------
+    after_s : seconds from now on in which the bar is not shown yet: most work is done by then.
+    """
+
+    def __init__(self, progress: Progress | None, task: Any, after_s: float = 0.0) -> None:
         self._progress = progress
         self._task = task
+        self._show_s = time.monotonic() + after_s
 
     def update(self, done: int, total: int | None = None) -> None:
         """Show how much is done, and of how much where that is known."""
         if self._progress is not None:
             self._progress.update(self._task, completed=done, total=total)
+            if time.monotonic() >= self._show_s:
+                self._progress.start()  # does nothing if it has been
 
 
 @dataclass
@@ -119,8 +129,13 @@ class Output:
             print(one_line(text), file=sys.stderr, flush=True)
 
     @contextmanager
-    def progress(self, label: str, *, unit: Literal["bytes", "tokens"]) -> Iterator[Bar]:
-        """Show a bar with rate and time left while stderr is a terminal; else nothing."""
+    def progress(
+        self, label: str, *, unit: Literal["bytes", "tokens"], after_s: float = 0.0
+    ) -> Iterator[Bar]:
+        """Show a bar with rate and time left while stderr is a terminal; else nothing.
+
+        Work that is done within ``after_s`` seconds gets none.
+        """
         if self.quiet or not sys.stderr.isatty():
             yield Bar(None, None)
             return
@@ -137,22 +152,60 @@ class Output:
             Rate(unit),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=console, transient=True) as progress:
-            self._bar_console = console
-            try:
-                yield Bar(progress, progress.add_task(label, total=None))
-            finally:
-                self._bar_console = None
+        progress = Progress(*columns, console=console, transient=True)
+        bar = Bar(progress, progress.add_task(label, total=None), after_s)
+        self._bar_console = console
+        try:
+            if not after_s:
+                progress.start()
+            yield bar
+        finally:
+            self._bar_console = None
+            _stop(progress)
 
-    def result(self, record: Mapping[str, Any], tables: Sequence[Table]) -> None:
-        """Print a command's result on stdout in the mode that was asked for."""
+    @contextmanager
+    def busy(self, label: str, *, after_s: float = 1.0) -> Iterator[None]:
+        """Show that something whose end is unknown goes on, and for how long, from then on."""
+        if self.quiet or not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        progress = Progress(*columns, console=console, transient=True)
+        progress.add_task(label, total=None)
+        timer = threading.Timer(after_s, progress.start)
+        timer.daemon = True
+        self._bar_console = console
+        timer.start()
+        try:
+            yield
+        finally:
+            self._bar_console = None
+            timer.cancel()
+            timer.join()  # it may be just beginning to show
+            _stop(progress)
+
+    def result(
+        self, record: Mapping[str, Any], tables: Sequence[Table], *, aside: bool = False
+    ) -> None:
+        """Print a command's result on stdout in the mode that was asked for.
+
+        Parameters
+        ----------
+        aside : stdout holds a text, so that tables go to stderr, and with ``quiet`` nowhere.
+        """
         record = {"schema": SCHEMA, **_finite(record)}
         if self.mode == "json":
             print(json.dumps(record, allow_nan=False, indent=2))
         elif self.mode == "csv":
             print(_csv_text([record], header=self.header), end="")
-        else:
-            _print_tables(tables)
+        elif not (aside and self.quiet):
+            if aside:
+                print(file=sys.stderr)
+            _print_tables(tables, stderr=aside)
 
     def results(
         self, command: str, records: Sequence[Mapping[str, Any]], tables: Sequence[Table]
@@ -166,6 +219,12 @@ class Output:
             print(_csv_text(rows, header=self.header), end="")
         else:
             _print_tables(tables)
+
+
+def _stop(progress: Progress) -> None:
+    """End a bar; on a dumb terminal one that never began would leave an empty line."""
+    if progress.live.is_started:
+        progress.stop()
 
 
 def accept_any_text() -> None:
@@ -278,15 +337,15 @@ def _csv_cell(value: Cell) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _print_tables(tables: Sequence[Table]) -> None:
+def _print_tables(tables: Sequence[Table], *, stderr: bool = False) -> None:
     """Print tables, side by side where two fit into a line of _LINE characters."""
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=stderr)
     terminal = console.is_terminal
     if not terminal:
-        console = Console(highlight=False, width=_PIPE_WIDTH)
+        console = Console(highlight=False, stderr=stderr, width=_PIPE_WIDTH)
     with_bars = terminal and not console.options.ascii_only
     line: list[RichTable] = []
     lines = [line]

@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import math
+import sys
+import time
 
 import pytest
 from draftsmith.cli.output import Output, Table, number, one_line, percent, size
@@ -84,6 +86,41 @@ def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str
     """Bars in log files."""
     with Output().progress("x", unit="bytes") as bar:
         bar.update(1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_bar_waits_for_long_work(term: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flash of a bar for work that is done at once, or none for work that takes long."""
+    monkeypatch.setenv("TERM", term)
+    for after_s in (99.0, 0.001):
+        monkeypatch.setattr("sys.stderr", Terminal())
+        with Output().progress("reading", unit="bytes", after_s=after_s) as bar:
+            time.sleep(0.01)
+            bar.update(1, 2)
+        with Output().busy("compiling", after_s=after_s):
+            time.sleep(0.1)
+        shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
+        if after_s > 1:
+            assert shown == ""
+        elif term != "dumb":
+            assert "reading" in shown
+            assert "compiling" in shown
+
+
+def test_tables_aside(capsys: pytest.CaptureFixture[str]) -> None:
+    """Figures in the middle of a text, or in spite of --quiet."""
+    table = Table("t", (), [("name", "1")])
+    Output().result({}, [table], aside=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "name" in shown.err
+    Output(quiet=True).result({}, [table], aside=True)
     assert capsys.readouterr() == ("", "")
 
 
