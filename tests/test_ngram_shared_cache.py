@@ -267,7 +267,7 @@ atomic_file.os.{function} = die
 @pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="needs SIGKILL and nameless files")
 @pytest.mark.parametrize(
     ("function", "behind", "written"),
-    [("fsync", False, False), ("fsync", True, False), ("replace", True, True)],
+    [("fsync", False, False), ("replace", True, True)],
 )
 def test_killed_while_writing(function: str, behind: bool, written: bool, tmp_path: Path) -> None:
     """Half a file, a temporary one that stays, or a lock that nobody is left to give back."""
