@@ -10,13 +10,12 @@ from typing import Any
 
 from ..ngram.replay import SOURCES, draft_us_per_token
 from .inputs import Stages, describe_files
-from .output import Table, bar, number, percent, size
+from .output import Table, bar, number, size
 from .plot import Figure, Panel, Point, Series
+from .run_report import drafts_table
 from .sweep import Cell
 
 SIZES = ("1", "2", "3", "4")
-# Positions shown one by one; a longer draft's tail becomes one row.
-POSITIONS_SHOWN = 16
 # Of a sweep's table, what a narrow terminal can do without, from the first.
 EXPENDABLE = (
     "least..most",
@@ -102,7 +101,7 @@ def _named(names: Sequence[str], counts: Any) -> dict[str, int]:
 
 def tables_of(record: Mapping[str, Any]) -> list[Table]:
     """Return the tables that show a record."""
-    return [_as_llama_cpp(record), _rounds(record), _drafts(record), _costs(record)]
+    return [_as_llama_cpp(record), _rounds(record), drafts_table(record), _costs(record)]
 
 
 def _as_llama_cpp(record: Mapping[str, Any]) -> Table:
@@ -141,35 +140,6 @@ def _rounds(record: Mapping[str, Any]) -> Table:
             ("accepted per draft", number(record["mean_accepted_length"], 3)),
         ],
     )
-
-
-def _drafts(record: Mapping[str, Any]) -> Table:
-    """Return the table of drafted and accepted tokens by position, by source and by size."""
-    whole = record["n_drafted"]
-
-    def row(name: str, drafted: int, accepted: int) -> tuple[str, ...]:
-        return (
-            name,
-            number(drafted),
-            percent(drafted, whole),
-            number(accepted),
-            percent(accepted, drafted),
-        )
-
-    rows: list[Sequence[str] | None] = []
-    drafted, accepted = record["drafted_by_position"], record["accepted_by_position"]
-    for i in range(min(len(drafted), POSITIONS_SHOWN)):
-        rows.append(row(f"position {i + 1}", drafted[i], accepted[i]))
-    if len(drafted) > POSITIONS_SHOWN:
-        name = f"position {POSITIONS_SHOWN + 1} to {len(drafted)}"
-        tail = slice(POSITIONS_SHOWN, None)
-        rows.append(row(name, sum(drafted[tail]), sum(accepted[tail])))
-    for key, what in (("source", "from {}"), ("size", "by {}-grams")):
-        rows.append(None)
-        drafted, accepted = record[f"drafted_by_{key}"], record[f"accepted_by_{key}"]
-        rows += [row(what.format(name), drafted[name], accepted[name]) for name in drafted]
-    columns = ("drafted tokens", "drafted", "share", "accepted", "acceptance")
-    return Table("where drafts come from", columns, rows)
 
 
 def _costs(record: Mapping[str, Any]) -> Table:

@@ -1,0 +1,323 @@
+"""``draftsmith lookup-run``: generate a text with the n-gram drafter, and say what that wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..engine.errors import DraftsmithError, UsageError
+from . import options, run_options
+from .output import Output
+from .prompt import PromptRequest
+from .session import RunRequest
+
+if TYPE_CHECKING:
+    from ..engine.generate import Generation
+    from ..ngram.draft_origins import OriginPacer
+    from ..ngram.drafter import NgramDrafter
+    from .compare import Comparison
+    from .session import Plan, Session
+
+TURNS = 3
+# Tokens that the drafter has room for from the start; it grows beyond.
+ROOM_MOST = 1 << 15
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of one call.
+
+    Attributes
+    ----------
+    n_turns : of --compare; 0 without it
+    """
+
+    run: RunRequest
+    static: str | None
+    dynamic: str | None
+    draft_max: int
+    fixed: bool
+    color: run_options.Color
+    n_turns: int
+
+
+def command(
+    model: run_options.Model,
+    prompt: run_options.Prompt = None,
+    file: run_options.PromptFile = None,
+    chat: run_options.Chat = False,
+    system: run_options.System = None,
+    escape: options.Escape = False,
+    static: Annotated[
+        str | None,
+        typer.Option(
+            "-lcs", "--lookup-cache-static", metavar="CACHE", help="Static cache (its bigrams)."
+        ),
+    ] = None,
+    dynamic: Annotated[
+        str | None,
+        typer.Option(
+            "-lcd",
+            "--lookup-cache-dynamic",
+            metavar="CACHE",
+            help="Dynamic cache: what is generated is added to it at the end. It is made where "
+            "there is none.",
+        ),
+    ] = None,
+    draft_max: run_options.DraftMax = 8,
+    draft_fixed: run_options.DraftFixed = False,
+    n_predict: run_options.NPredict = -1,
+    n_ctx: run_options.CtxSize = 0,
+    temperature: run_options.Temperature = 0.8,
+    top_k: run_options.TopK = 40,
+    top_p: run_options.TopP = 0.95,
+    min_p: run_options.MinP = 0.05,
+    repeat_penalty: run_options.RepeatPenalty = 1.0,
+    repeat_last_n: run_options.RepeatLastN = 64,
+    seed: run_options.Seed = -1,
+    ignore_eos: run_options.IgnoreEos = False,
+    compare: run_options.Compare = False,
+    repeat: run_options.Repeat = None,
+    n_batch: run_options.BatchSize = 512,
+    threads: run_options.Threads = None,
+    color: run_options.ColorOption = run_options.Color.AUTO,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> Callable[[], None]:
+    """Generate a text with n-gram drafting.
+
+    The text goes to stdout as it comes, accepted draft tokens coloured, and the figures to stderr
+    behind it; with --compare or --json the figures go to stdout.
+    """
+    out = Output.from_options(json=json, csv=False, no_header=False, quiet=quiet)
+    if repeat is not None and not compare:
+        raise UsageError("--repeat is for --compare", remedy="give --compare too, or neither")
+    if compare and not draft_max:
+        raise UsageError(
+            "--compare with --draft-max 0 compares nothing",
+            remedy="give a --draft-max of 1 or more",
+        )
+    run = RunRequest(
+        model=model,
+        prompt=PromptRequest.from_options(prompt, file, chat=chat, system=system, escape=escape),
+        n_ctx=n_ctx,
+        n_predict=n_predict,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repeat_penalty=repeat_penalty,
+        repeat_last_n=repeat_last_n,
+        seed=seed,
+        ignore_eos=ignore_eos,
+        n_batch=n_batch,
+        n_threads=threads,
+    )
+    n_turns = (repeat or TURNS) if compare else 0
+    request = Request(run, static, dynamic, draft_max, draft_fixed, color, n_turns)
+    return partial(run_lookup, request, out)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a call has generated.
+
+    Attributes
+    ----------
+    run : the generation, or the typical one of a comparison
+    origins : where its drafts came from; None: nothing was to be drafted
+    text : of it
+    comparison : with --compare
+    dynamic_bytes : size of the dynamic cache that was written; None: it was not
+    failure : to be raised when the result has been printed
+    """
+
+    run: Generation
+    origins: OriginPacer | None
+    text: str
+    comparison: Comparison | None = None
+    dynamic_bytes: int | None = None
+    failure: BaseException | None = None
+
+
+def run_lookup(request: Request, out: Output) -> None:
+    """Do what the command says and print the result."""
+    from ..engine.jit import CompileWatch
+    from .compare import STEP_SIZES
+    from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
+    from .run_report import comparison_keys, generation_keys, tables_of
+    from .session import opened, plan
+
+    with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
+        stages = Stages(watch)
+        planned = plan(request.run, stages, out)
+        with stages.stage("caches"):
+            drafter = _drafter(request, planned, out)
+        named = (request.run.prompt.file, request.static, request.dynamic)
+        inputs = describe_files([name for name in named if name and Path(name).is_file()])
+        n_extra = STEP_SIZES[-1] if request.n_turns else 0
+        with opened(planned, stages, out, n_extra) as session:
+            make = _compared if request.n_turns else _generated
+            made = make(request, session, drafter, out)
+            weights_bytes, kv_bytes = session.model.n_bytes, session.cache.n_bytes
+    record: dict[str, Any] = {"command": "lookup-run"}
+    before = made.comparison.prefill if made.comparison is not None else None
+    record |= generation_keys(made.run, request.draft_max, before)
+    record |= _origins(made.origins)
+    record |= {
+        "text": made.text,
+        "seed": planned.sampling.seed,
+        "n_ctx": planned.n_ctx,
+        "dynamic_file_bytes": made.dynamic_bytes,
+        "t_draft_flat_ms": stages.seconds("caches") * 1e3,
+        "load_ms": stages.seconds("load") * 1e3,
+        "tokenize_ms": stages.seconds("tokenize") * 1e3,
+        "weights_bytes": weights_bytes,
+        "kv_bytes": kv_bytes,
+    }
+    record |= comparison_keys(made.comparison)
+    record |= closing_keys(_chosen(request, planned), inputs, watch.seconds)
+    out.result(record, tables_of(record), aside=not request.n_turns)
+    if made.failure is not None:
+        raise made.failure
+
+
+def _drafter(request: Request, plan: Plan, out: Output) -> NgramDrafter:
+    """Open the caches and return a drafter that has run, so that its kernels are compiled.
+
+    Raises
+    ------
+    CacheNotACache, CacheOtherVocabulary, ... : a cache that will not do
+    OutputNoFolder, OutputNotWritable, DiskFull : the dynamic cache could not be written
+    """
+    from ..ngram.cache_file import open_cache
+    from ..ngram.drafter import NgramDrafter
+    from ..ngram.shared_cache import open_shared
+
+    n_vocab, fingerprint = plan.tokenizer.n_vocab, plan.tokenizer.fingerprint
+    static, dynamic = None, None
+    if request.static is not None:
+        static = open_cache(request.static, n_vocab=n_vocab, fingerprint=fingerprint)
+    if request.dynamic is not None:
+        # A comparison measures, and leaves what it measures with as it is.
+        open_it = open_cache if request.n_turns else open_shared
+        dynamic = open_it(request.dynamic, n_vocab=n_vocab, fingerprint=fingerprint)
+        if dynamic is None:
+            out.note(f"{request.dynamic} does not exist yet: it is made at the end")
+    drafter = NgramDrafter(
+        n_vocab,
+        draft_max=request.draft_max,
+        static=static,
+        dynamic=dynamic,
+        n_tokens=min(plan.n_tokens + 1, ROOM_MOST),
+    )
+    drafter.accept(plan.prompt[:1])
+    drafter.draft(1)
+    drafter.reset()
+    return drafter
+
+
+def _generated(request: Request, session: Session, drafter: NgramDrafter, out: Output) -> Made:
+    """Generate once, and teach the dynamic cache what was generated."""
+    from ..engine.detokenise import TextStream
+    from ..ngram.draft_origins import OriginPacer
+    from .stream import TextPrinter
+
+    origins = OriginPacer(drafter, fixed=request.fixed) if request.draft_max else None
+    printer = TextPrinter(
+        TextStream(session.plan.tokenizer), shown=out.mode == "table", color=request.color
+    )
+    try:
+        used = drafter if origins is not None else None
+        run = session.run(used, origins, request.draft_max, printer, out)
+        printer.finish()
+    except BrokenPipeError:  # who reads has enough; what was generated is learnt all the same
+        _learn(request, session.plan, printer.tokens, out)
+        raise
+    failure: BaseException | None = None
+    dynamic_bytes = None
+    try:
+        dynamic_bytes = _learn(request, session.plan, run.tokens, out)
+    except DraftsmithError as error:
+        failure = error
+    if run.stop_reason == "interrupted":
+        failure = failure or KeyboardInterrupt()
+        if not run.tokens:
+            raise failure
+    return Made(run, origins, printer.text, None, dynamic_bytes, failure)
+
+
+def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> int | None:
+    """Add what was generated to the dynamic cache, and return its bytes; None: nothing to add."""
+    from ..ngram.shared_cache import add_counts, count_generated
+
+    if request.dynamic is None or not tokens:
+        return None
+    new = count_generated(
+        plan.prompt,
+        tokens,
+        n_vocab=plan.tokenizer.n_vocab,
+        fingerprint=plan.tokenizer.fingerprint,
+    )
+    path = request.dynamic
+    return add_counts(path, new, on_wait=lambda: out.note(f"waiting for another run: {path}"))
+
+
+def _compared(request: Request, session: Session, drafter: NgramDrafter, out: Output) -> Made:
+    """Generate with and without drafts in turns; nothing is shown or learnt."""
+    from ..engine.detokenise import TextStream
+    from ..ngram.draft_origins import OriginPacer
+    from .compare import compare
+
+    pacers: list[OriginPacer] = []
+
+    def afresh() -> tuple[NgramDrafter, OriginPacer]:
+        drafter.reset()
+        pacers.append(OriginPacer(drafter, fixed=request.fixed))
+        return drafter, pacers[-1]
+
+    comparison = compare(session, afresh, request.draft_max, request.n_turns, out)
+    run = comparison.drafted[comparison.typical]
+    decoder = TextStream(session.plan.tokenizer)
+    text = decoder.feed(run.tokens) + decoder.finish()
+    return Made(run, pacers[comparison.typical], text, comparison)
+
+
+def _origins(origins: OriginPacer | None) -> dict[str, Any]:
+    """Return the keys that only n-gram drafting has."""
+    if origins is None:
+        return {}
+    keys = {}
+    for name, counts in (("source", origins.by_source), ("size", origins.by_size)):
+        for i, what in enumerate(("drafted", "accepted")):
+            keys[f"{what}_by_{name}"] = {str(key): pair[i] for key, pair in counts.items()}
+    return keys
+
+
+def _chosen(request: Request, plan: Plan) -> dict[str, Any]:
+    """Return the options of the record, as they were understood."""
+    run = request.run
+    return {
+        "model": run.model,
+        "file": run.prompt.file,
+        "chat": run.prompt.chat,
+        "system": run.prompt.system,
+        "escape": run.prompt.escape,
+        "static": request.static,
+        "dynamic": request.dynamic,
+        "draft_max": request.draft_max,
+        "draft_fixed": request.fixed,
+        "n_predict": run.n_predict,
+        "n_ctx": plan.n_ctx,
+        **asdict(plan.sampling),
+        "ignore_eos": run.ignore_eos,
+        "compare": bool(request.n_turns),
+        "repeat": request.n_turns or None,
+        "batch": run.n_batch,
+        "threads": plan.n_threads,
+    }

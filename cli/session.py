@@ -1,0 +1,272 @@
+"""From the options of a command that generates to a model with a prompt, and one generation.
+
+All that can be wrong with options, prompt and model's header is found before the weights are
+read. For every command that generates: they differ in their drafters.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..engine.errors import InputEmpty, UsageError
+from .prompt import PromptRequest, plain_text, read_prompt
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..engine.generate import Drafter, Generation
+    from ..engine.gguf_file import GgufMetadata
+    from ..engine.kv_cache import KvCache
+    from ..engine.model import Model
+    from ..engine.pacer import Pacer
+    from ..engine.sampling import SamplingParams
+    from ..engine.tokenizer import Tokenizer
+    from .inputs import Stages
+    from .output import Output
+    from .stream import TextPrinter
+
+BAR_AFTER_S = 1.0
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The options that all commands which generate have in common; see ``run_options``."""
+
+    model: str
+    prompt: PromptRequest
+    n_ctx: int
+    n_predict: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_last_n: int
+    seed: int
+    ignore_eos: bool
+    n_batch: int
+    n_threads: int | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be generated with which model; its weights are not read yet.
+
+    Attributes
+    ----------
+    prompt : int32 [n], 1 or more
+    n_ctx : most tokens of prompt and text together
+    n_predict : most tokens to generate; -1: until the context is full
+    stop : tokens that end the text
+    """
+
+    path: Path
+    tokenizer: Tokenizer
+    prompt: np.ndarray
+    n_ctx: int
+    n_predict: int
+    sampling: SamplingParams
+    stop: frozenset[int]
+    n_batch: int
+    n_threads: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Most tokens that prompt and text can have."""
+        if self.n_predict < 0:
+            return self.n_ctx
+        return self.prompt.size + max(0, self.n_predict - 1)  # the last one is not evaluated
+
+
+def plan(request: RunRequest, stages: Stages, out: Output) -> Plan:
+    """Read the vocabulary and the prompt, and check that they and the options fit together.
+
+    Raises
+    ------
+    UsageError : options out of range; a prompt, or -n tokens, that do not fit into the context
+    InputEmpty, InputUnreadable, ... : the prompt
+    ModelUnknown, ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the model
+    """
+    from ..engine.gguf_file import read_metadata
+    from ..engine.host import n_physical_cores
+    from ..engine.hparams import read_params
+    from ..engine.models import resolve_model
+    from ..engine.sampling import SamplingParams
+    from ..engine.stop_tokens import eog_ids
+    from ..engine.tokenizer import load_tokenizer
+
+    path = resolve_model(request.model)
+    seed = secrets.randbelow(2**32) if request.seed < 0 else request.seed
+    sampling = SamplingParams(
+        request.temperature,
+        request.top_k,
+        request.top_p,
+        request.min_p,
+        request.repeat_penalty,
+        request.repeat_last_n,
+        seed,
+    )
+    with stages.stage("load"):
+        metadata = read_metadata(path)
+        tokenizer = load_tokenizer(path)
+        n_trained = read_params(metadata, tokenizer.n_vocab).n_ctx_train
+        stop = eog_ids(metadata, tokenizer.vocabulary)
+    n_ctx = request.n_ctx or n_trained
+    if n_ctx > n_trained:
+        out.warn(f"-c {n_ctx} is more than the {n_trained} tokens that the model was trained on")
+    prompt = _prompt_ids(request.prompt, metadata, tokenizer, n_ctx, stages, out)
+    _check_room(prompt.size, request.n_predict, n_ctx)
+    return Plan(
+        path=path,
+        tokenizer=tokenizer,
+        prompt=prompt,
+        n_ctx=n_ctx,
+        n_predict=request.n_predict,
+        sampling=sampling,
+        stop=frozenset() if request.ignore_eos else stop,
+        n_batch=request.n_batch,
+        n_threads=request.n_threads or n_physical_cores(),
+    )
+
+
+def _prompt_ids(
+    request: PromptRequest,
+    metadata: GgufMetadata,
+    tokenizer: Tokenizer,
+    n_ctx: int,
+    stages: Stages,
+    out: Output,
+) -> np.ndarray:
+    """Return the ids of the prompt, int32 [n], in the chat template if that is wanted."""
+    from ..engine.chat import ChatTemplate
+
+    most_bytes = n_ctx * max(map(len, tokenizer.vocabulary.tokens))
+    text = read_prompt(request, most_bytes, out)
+    with stages.stage("tokenize"):
+        if not request.chat:
+            return tokenizer.encode(text)
+        messages = [{"role": "user", "content": text}]
+        if request.system is not None:
+            system = plain_text(request.system, request.escape)
+            messages.insert(0, {"role": "system", "content": system})
+        template = ChatTemplate.of(metadata, tokenizer.vocabulary)
+        return template.encode(template.render(messages), tokenizer)
+
+
+def _check_room(n_prompt: int, n_predict: int, n_ctx: int) -> None:
+    if not n_prompt:
+        raise InputEmpty("the prompt comes to no token", remedy="give a prompt")
+    if n_prompt > n_ctx:
+        raise UsageError(
+            f"the prompt has {n_prompt} tokens, but the context has room for {n_ctx}",
+            remedy="give a shorter prompt or a larger -c",
+        )
+    most = n_ctx - n_prompt + 1
+    if n_predict > most:
+        raise UsageError(
+            f"-n {n_predict} is too much: behind the prompt's {n_prompt} tokens the context of "
+            f"{n_ctx} has room for {most}",
+            remedy=f"give -n {most} or less, -1 for as many as there is room for, or a larger -c",
+        )
+
+
+class Session:
+    """A model that is loaded and has run, the plan, and a KV cache with room for it.
+
+    Parameters
+    ----------
+    n_extra : tokens that the cache has room for beyond the plan's
+    """
+
+    def __init__(self, plan: Plan, model: Model, n_extra: int = 0) -> None:
+        self.plan = plan
+        self.model = model
+        self.cache: KvCache = model.new_cache(plan.n_tokens + n_extra)
+
+    def run(
+        self,
+        drafter: Drafter | None,
+        pacer: Pacer | None,
+        draft_max: int,
+        printer: TextPrinter,
+        out: Output,
+    ) -> Generation:
+        """Generate the text once, showing it as it comes."""
+        from ..engine.generate import generate
+        from ..engine.sampling import Sampler
+
+        with prefill_bar(out) as on_prefill:
+            return generate(
+                self.model,
+                self.cache,
+                self.plan.prompt,
+                sampler=Sampler(self.plan.sampling),
+                n_predict=self.plan.n_predict,
+                stop=self.plan.stop,
+                drafter=drafter,
+                draft_max=draft_max,
+                pacer=pacer,
+                on_tokens=printer.add,
+                on_prefill=on_prefill,
+                n_batch=self.plan.n_batch,
+            )
+
+
+class PrefillBar:
+    """The callback of a prefill; the bar is gone when the prompt is done, before any text."""
+
+    def __init__(self, out: Output, stack: ExitStack) -> None:
+        self._stack = stack
+        self._bar = stack.enter_context(
+            out.progress("evaluating the prompt", unit="tokens", after_s=BAR_AFTER_S)
+        )
+
+    def __call__(self, done: int, total: int) -> None:
+        self._bar.update(done, total)
+        if done == total:
+            self._stack.close()
+
+
+@contextmanager
+def prefill_bar(out: Output) -> Iterator[PrefillBar]:
+    """Show a bar while a prompt is evaluated, if that takes long."""
+    with ExitStack() as stack:
+        yield PrefillBar(out, stack)
+
+
+@contextmanager
+def opened(plan: Plan, stages: Stages, out: Output, n_extra: int = 0) -> Iterator[Session]:
+    """Load the model, and let go of it behind the block.
+
+    Raises
+    ------
+    ModelDamaged, ModelUnsupported, ... : the weights
+    UsageError : the context does not fit into memory
+    """
+    from ..engine.model import load_model
+
+    with (
+        stages.stage("load"),
+        out.progress("unpacking weights", unit="bytes", after_s=BAR_AFTER_S) as bar,
+    ):
+        model = load_model(plan.path, n_threads=plan.n_threads, on_progress=bar.update)
+    try:
+        with stages.stage("load"), out.busy("compiling kernels"):
+            session = Session(plan, model, n_extra)
+            _warm_up(model)
+        yield session
+    finally:
+        model.close()
+
+
+def _warm_up(model: Model) -> None:
+    """Run once, so that kernels are compiled, and weights in memory, before anything is timed."""
+    import numpy as np
+
+    cache = model.new_cache(2)
+    model.forward(np.zeros(1, np.int32), cache)
