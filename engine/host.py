@@ -90,13 +90,20 @@ def rss_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def available_memory_bytes() -> int:
-    """Return the memory that this process could take: the machine's, or its control group's."""
+def available_memory_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the memory that this process could take: the machine's, or its control group's.
+
+    ``group`` is where a container finds its own, of version 2.
+    """
     available = int(psutil.virtual_memory().available)
-    group = Path("/sys/fs/cgroup")  # of a container, version 2; "max" is no limit
     with contextlib.suppress(OSError, ValueError):
-        limit = int((group / "memory.max").read_text())
-        available = min(available, limit - int((group / "memory.current").read_text()))
+        limit = int((group / "memory.max").read_text())  # "max" is no limit
+        used = int((group / "memory.current").read_text())
+        # Pages of files count as used, a model's own among them, but give way when asked.
+        lines = (group / "memory.stat").read_text().splitlines()
+        kinds = dict(line.split() for line in lines)
+        files = int(kinds["inactive_file"]) + int(kinds["active_file"])
+        available = min(available, limit - used + files)
     return max(0, available)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ModelDamaged, ModelUnsupported
+from .errors import ModelDamaged, ModelUnsupported, UsageError
 from .forward_kernels import (
     BF16_PANEL,
     F16_PANEL,
@@ -27,6 +27,7 @@ from .forward_kernels import (
     VECTOR,
 )
 from .gguf_tensors import Tensor, TensorType
+from .host import available_memory_bytes
 from .pack_kernels import pack_panels, pack_tiles
 from .pages import forget_pages
 
@@ -110,9 +111,18 @@ def pack(
 
     Raises
     ------
-    ModelDamaged : a number that is not finite in a vector or in a float matrix
+    UsageError : more than this machine's memory
+    ModelDamaged : a number that is not finite in a vector
     """
     total = sum(piece.n_bytes for piece in pieces)
+    available = available_memory_bytes()
+    # asked first: an operating system that overcommits would say yes, and kill later
+    if total > available:
+        raise UsageError(
+            f"the weights take {total / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are "
+            "free",
+            remedy="name a smaller model, or one with fewer bits a weight",
+        )
     arena = _aligned(total)
     slots = np.full((*shape, N_PLACES), -1, np.int64)
     start = 0

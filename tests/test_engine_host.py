@@ -6,9 +6,10 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
-from draftsmith.engine.host import describe_host, peak_rss_bytes, rss_bytes
+from draftsmith.engine.host import available_memory_bytes, describe_host, peak_rss_bytes, rss_bytes
 
 
 def test_describes_the_host() -> None:
@@ -18,6 +19,23 @@ def test_describes_the_host() -> None:
     assert host["numpy"] == np.__version__
     assert host["n_threads"] >= 1
     assert host["memory_bytes"] > 1 << 28
+
+
+def test_memory_of_a_container(tmp_path: Path) -> None:
+    """A container's limit that is overlooked, or a file in its page cache that counts as taken."""
+    whole = available_memory_bytes(tmp_path)
+    assert whole > 1 << 26
+    for name, text in (
+        ("memory.max", "40000000\n"),
+        ("memory.current", "39000000\n"),
+        ("memory.stat", "anon 1000000\nfile 37000000\ninactive_file 30000000\nactive_file 7\n"),
+    ):
+        (tmp_path / name).write_text(text)
+    assert available_memory_bytes(tmp_path) == 31_000_007
+    (tmp_path / "memory.max").write_text("1000\n")
+    assert available_memory_bytes(tmp_path) == 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_memory_bytes(tmp_path) > 1 << 26
 
 
 def test_peak_follows_use() -> None:
