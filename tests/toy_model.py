@@ -125,6 +125,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3 own pattern": ("gemma3", {"pattern": [True, False, False, True]}),
     "gemma3 usual pattern": ("gemma3", {**SMALL, "pattern": None, "n_layers": 7}),
     "gemma3 no window": ("gemma3", {"window": 0, "pattern": None}),
+    "gemma3 partly turned": ("gemma3", {"keys": {"rope.dimension_count": 32}}),
     "gemma3 local base": ("gemma3", {"base_local": 500.0}),
     "gemma3 softcap": ("gemma3", {"softcap": 3.0}),
     "gemma3 of 62 layers": ("gemma3", {**SMALL, "d_head": 16, "n_layers": 62}),
