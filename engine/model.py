@@ -23,7 +23,7 @@ from .gguf_tensors import Tensor, open_tensors
 from .host import n_physical_cores
 from .hparams import ModelParams, read_params
 from .kv_cache import KvCache, padded
-from .pack import finite_vector, pack
+from .pack import finite_vector, not_finite, pack
 from .rope import RopeTable
 from .weights import DAMAGED, pieces_of
 from .workers import Workers
@@ -226,6 +226,8 @@ class Model:
         """float32 [n, n_embd]: the tokens' embeddings."""
         table = self._embeddings
         x = dequantise(table.type, table.data[ids])
+        if not np.isfinite(x).all():
+            raise not_finite(table)
         if self.params.embd_scale != 1.0:
             x *= np.float32(self.params.embd_scale)
         return x

@@ -48,6 +48,7 @@ FORMS = {
 # Bytes of 8 rows by 32 columns in a quantised tile.
 BLOCK_BYTES = {U4_HALF: 160, U4_FLOAT: 192, S8_HALF: 272, S8_FLOAT: 384}
 ITEM_BYTES = {F32_PANEL: 4, F16_PANEL: 2, BF16_PANEL: 2}
+EXPONENT_BITS = {F32_PANEL: 0x7F800000, F16_PANEL: 0x7C00, BF16_PANEL: 0x7F80}
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def pack(
     Raises
     ------
     UsageError : more than this machine's memory
-    ModelDamaged : a number that is not finite in a vector
+    ModelDamaged : a number that is not finite
     """
     total = sum(piece.n_bytes for piece in pieces)
     available = available_memory_bytes()
@@ -168,18 +169,29 @@ def _pack_part(
     if form in ITEM_BYTES:
         kind = np.uint32 if form == F32_PANEL else np.uint16
         panels = tiles.view(kind).reshape(piece.n_tiles, piece.tensor.shape[-1], 16)
-        pack_panels(raw.view(kind), order, first, last, panels)
-        return
-    pack_tiles(
-        int(piece.tensor.type),
-        raw,
-        order,
-        piece.tensor.shape[-1] // 32,
-        form in (U4_HALF, U4_FLOAT),
-        form in (U4_FLOAT, S8_FLOAT),
-        first,
-        last,
-        tiles,
+        exponent = kind(EXPONENT_BITS[form])
+        n_bad = pack_panels(raw.view(kind), order, exponent, first, last, panels)
+    else:
+        n_bad = pack_tiles(
+            int(piece.tensor.type),
+            raw,
+            order,
+            piece.tensor.shape[-1] // 32,
+            form in (U4_HALF, U4_FLOAT),
+            form in (U4_FLOAT, S8_FLOAT),
+            first,
+            last,
+            tiles,
+        )
+    if n_bad:  # a pass would not always notice: rounding activations makes numbers of NaN
+        raise not_finite(piece.tensor)
+
+
+def not_finite(tensor: Tensor) -> ModelDamaged:
+    """The error of a tensor that holds NaN or an infinity."""
+    return ModelDamaged(
+        f"tensor {tensor.name} holds a number that is not finite",
+        remedy="download or convert the model again",
     )
 
 
@@ -202,8 +214,5 @@ def finite_vector(tensor: Tensor) -> NDArray[np.float32]:
             remedy="convert the model again with current tools",
         )
     if not np.isfinite(values).all():
-        raise ModelDamaged(
-            f"tensor {tensor.name} holds a number that is not finite",
-            remedy="download or convert the model again",
-        )
+        raise not_finite(tensor)
     return values

@@ -159,9 +159,11 @@ def pack_tiles(kind, raw, order, n_blocks, four_bits, wide, first, last, out):
     """Pack tiles first to last - 1 of a quantised matrix.
 
     raw uint8 [n_rows, row_bytes]; order int64 [8 * n_tiles]: the row of each lane, -1 for none; out
-    uint8 [n_tiles, tile_bytes], zeros. ``four_bits`` and ``wide`` tell the form.
+    uint8 [n_tiles, tile_bytes], zeros. ``four_bits`` and ``wide`` tell the form. Returns how many
+    scales and least values are not finite.
     """
     q = np.empty(8, np.int64)
+    n_bad = 0
     block_bytes = (192 if wide else 160) if four_bits else (384 if wide else 272)
     for tile in range(first, last):
         for r in range(8):
@@ -176,20 +178,29 @@ def pack_tiles(kind, raw, order, n_blocks, four_bits, wide, first, last, out):
                     second = scale
                 else:
                     scale, second, least = unpack_super(kind, row, b, q)
+                # a sum is finite only if all are, but for an overflow that no weight comes near
+                if not np.isfinite(scale + second + least):
+                    n_bad += 1
                 pack_block(to + b * block_bytes, r, four_bits, wide, q, scale, second, least)
+    return n_bad
 
 
 @njit(**KERNEL)
-def pack_panels(raw, order, first, last, out):
+def pack_panels(raw, order, exponent, first, last, out):
     """Pack panels first to last - 1 of a float matrix.
 
     raw [n_rows, n] of uint16 or uint32 bits; order int64 [16 * n_panels]; out [n_panels, n, 16] of
-    the same, zeros.
+    the same, zeros. ``exponent``: the bits of the exponent, all set in what is not finite. Returns
+    how many numbers are not.
     """
+    n_bad = 0
     for panel in range(first, last):
         for r in range(16):
             source = order[16 * panel + r]
             if source < 0:
                 continue
             for i in range(raw.shape[1]):
-                out[panel, i, r] = raw[source, i]
+                bits = raw[source, i]
+                n_bad += (bits & exponent) == exponent
+                out[panel, i, r] = bits
+    return n_bad
