@@ -92,9 +92,7 @@ class TextStream:
 
     def finish(self) -> str:
         """What is left at the end: U+FFFD for a character that never became whole, or nothing."""
-        text = self._characters.decode(b"", final=True)
-        self._characters.reset()
-        return text
+        return self._characters.decode(b"", final=True)
 
     def _piece(self, token: int) -> bytes:
         piece = token_piece(self._vocabulary, token, special=self._special)

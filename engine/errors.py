@@ -28,6 +28,7 @@ class ExitStatus(IntEnum):
     MODEL_NO_TOKENIZER = 12
     MODEL_UNSUPPORTED = 13
     MODEL_UNKNOWN = 14
+    MODEL_CHAT_TEMPLATE = 15
     CACHE_NOT_A_CACHE = 20
     CACHE_TRUNCATED = 21
     CACHE_DAMAGED = 22
@@ -137,6 +138,12 @@ class ModelUnknown(DraftsmithError):
     """A model name that is neither a file nor a known name, or is not fetched yet."""
 
     exit_status = ExitStatus.MODEL_UNKNOWN
+
+
+class ChatTemplateUnusable(DraftsmithError):
+    """A model without a chat template, or with one that cannot be rendered."""
+
+    exit_status = ExitStatus.MODEL_CHAT_TEMPLATE
 
 
 class CacheNotACache(DraftsmithError):

@@ -90,6 +90,16 @@ def rss_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def process_usage(pid: int) -> tuple[float, int]:
+    """Return processor seconds and resident bytes of a process; zeros if it has ended."""
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return times.user + times.system, int(process.memory_info().rss)
+    except psutil.Error:
+        return 0.0, 0
+
+
 def available_memory_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the memory that this process could take: the machine's, or its control group's.
 

@@ -1,0 +1,221 @@
+"""A conversation put into words by the chat template of a GGUF file, and into token ids.
+
+The template is a program by whoever made the file, so it runs in a process of its own, with
+Jinja's sandbox against what it might touch and the system's limits against what it might use up:
+a second of processor time, some memory. Nothing that it does can take this process along, be it an
+endless loop, a string of gigabytes, or a comparison that Python cannot be asked to break off.
+Where the system has no such limits (Windows; of memory, macOS), this process looks 20 times a
+second at what the other one uses. A rendering takes about 0.1 s, nearly all of it the start.
+
+The text has special tokens written out in it, as <|im_start|>, and they are tokenised as such. So
+are those that a message holds: who may write a message may pretend to be the other side of the
+conversation. llama.cpp does the same.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+from .detokenise import token_piece
+from .errors import ChatTemplateUnusable
+from .gguf_file import GgufMetadata
+from .host import process_usage
+from .vocabulary import Vocabulary, read_vocabulary
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .tokenizer import Tokenizer
+
+# The longest of the templates that llama.cpp keeps for its tests has 18,000 bytes.
+MAX_TEMPLATE_BYTES = 1 << 20
+PROCESSOR_S = 1.0
+MEMORY_BYTES = 256 << 20  # of the process's own; Python and Jinja take 10 MB
+MAX_TEXT_CHARACTERS = 1 << 22
+
+_WORKER = Path(__file__).with_name("chat_worker.py")
+_GLANCE_S = 0.05
+_KEY = "tokenizer.chat_template"
+_RAW_REMEDY = "give a raw prompt, without --chat"
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A chat template, not looked into yet.
+
+    Attributes
+    ----------
+    path : the file it comes from.
+    source : the template.
+    bos_token, eos_token : texts of the tokens; empty where the vocabulary has none.
+    """
+
+    path: Path
+    source: str
+    bos_token: str
+    eos_token: str
+
+    @classmethod
+    def of(
+        cls,
+        metadata: GgufMetadata,
+        vocabulary: Vocabulary | None = None,
+        *,
+        name: str | None = None,
+    ) -> ChatTemplate:
+        """The template of a GGUF file.
+
+        Parameters
+        ----------
+        vocabulary : that of ``metadata``, if it has been read already.
+        name : one of several, such as "tool_use"; by default the one without a name, or else
+            "tool_use", as in llama.cpp.
+
+        Raises
+        ------
+        ChatTemplateUnusable : the file has none (of that name), or one of more than
+            ``MAX_TEMPLATE_BYTES``.
+        ModelHasNoTokenizer, ModelUnsupported, ModelDamaged : see ``read_vocabulary``.
+        """
+        source = _find_source(metadata, name)
+        if len(source) > MAX_TEMPLATE_BYTES or len(source.encode()) > MAX_TEMPLATE_BYTES:
+            raise ChatTemplateUnusable(
+                f"{metadata.path}: the chat template has more than {MAX_TEMPLATE_BYTES} bytes",
+                remedy=_RAW_REMEDY,
+            )
+        vocabulary = vocabulary or read_vocabulary(metadata)
+        bos_token, eos_token = (
+            "" if token is None else token_piece(vocabulary, token).decode("utf-8", "replace")
+            for token in (vocabulary.bos_id, vocabulary.eos_id)
+        )
+        return cls(metadata.path, source, bos_token, eos_token)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        **values: Any,
+    ) -> str:
+        """The text of a conversation.
+
+        Parameters
+        ----------
+        messages : of {"role": "system" | "user" | "assistant", "content": text} each, and what
+            else the template knows of; plain JSON values.
+        add_generation_prompt : end with the beginning of the assistant's answer.
+        values : further variables of the template, plain JSON values; ``tools`` and ``documents``
+            are None unless given.
+
+        Raises
+        ------
+        ChatTemplateUnusable : the template is wrong, does not like the messages, or takes too much
+            time or memory.
+        """
+        known = {
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            "tools": None,
+            "documents": None,
+        }
+        job = {
+            "path": [place for place in sys.path if place],
+            "template": self.source,
+            "values": known | values,
+            "processor_s": PROCESSOR_S,
+            "memory_bytes": MEMORY_BYTES,
+            "n_characters": MAX_TEXT_CHARACTERS,
+        }
+        reply = self._reply(json.dumps(job).encode())
+        if "text" in reply:
+            return str(reply["text"])
+        raise self._unusable(reply["error"], int(reply["line"]))
+
+    def encode(self, text: str, tokenizer: Tokenizer) -> NDArray[np.int32]:
+        """Ids of a rendered text, int32 [n_ids].
+
+        A template may write BOS and EOS although the tokenizer puts a text between them: they
+        are not doubled.
+        """
+        if tokenizer.add_bos:
+            text = text.removeprefix(self.bos_token)
+        if tokenizer.add_eos:
+            text = text.removesuffix(self.eos_token)
+        return tokenizer.encode(text, add_special=True, parse_special=True)
+
+    def _reply(self, job: bytes) -> dict[str, Any]:
+        """What the worker answers; raises ChatTemplateUnusable if it does not."""
+        # -I and -S: neither the user's folder nor his settings come before the job's path.
+        command = [sys.executable, "-I", "-S", str(_WORKER)]
+        pipe = subprocess.PIPE
+        with (
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as worker,
+            _watched(worker) as was_ended,
+        ):
+            output, complaint = worker.communicate(job)
+        if was_ended.is_set() or worker.returncode == -getattr(signal, "SIGPROF", 0):
+            raise self._unusable(f"it takes more than {PROCESSOR_S:g} s, or too much memory")
+        if worker.returncode:
+            lines = complaint.decode("utf-8", "replace").split("\n")
+            last = next((line for line in reversed(lines) if line.strip()), "no message")
+            raise self._unusable(f"its process ended with status {worker.returncode}: {last}")
+        reply: dict[str, Any] = json.loads(output.decode("utf-8", "surrogatepass"))
+        return reply
+
+    def _unusable(self, what: str, line: int = 0) -> ChatTemplateUnusable:
+        place = f", line {line}" if line else ""
+        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(what.split()))
+        return ChatTemplateUnusable(
+            f"{self.path}: the chat template cannot be rendered{place}: {shown}",
+            remedy=f"change the messages, or {_RAW_REMEDY}",
+        )
+
+
+def _find_source(metadata: GgufMetadata, name: str | None) -> str:
+    keys = [_KEY, f"{_KEY}.tool_use"] if name is None else [f"{_KEY}.{name}"]
+    for key in keys:
+        source = metadata.text(key)
+        if source:
+            return source
+    prefix = f"{_KEY}."
+    names = sorted(key.removeprefix(prefix) for key in metadata.values if key.startswith(prefix))
+    known = f", only {', '.join(names[:20])}" if names else ""
+    wanted = "no chat template" if name is None else f"no chat template named {name!r}"
+    raise ChatTemplateUnusable(f"{metadata.path} has {wanted}{known}", remedy=_RAW_REMEDY)
+
+
+@contextmanager
+def _watched(worker: subprocess.Popen[bytes]) -> Iterator[Event]:
+    """End the worker when it uses too much, and set the event then; end it on Ctrl-C too."""
+    is_over, was_ended = Event(), Event()
+
+    def watch() -> None:
+        while not is_over.wait(_GLANCE_S):
+            processor_s, memory_bytes = process_usage(worker.pid)
+            # More than the worker sets itself: its start is in it, and where the system has
+            # limits they are to come first.
+            if processor_s > 3 * PROCESSOR_S or memory_bytes > 2 * MEMORY_BYTES:
+                was_ended.set()
+                worker.kill()
+
+    watcher = Thread(target=watch, name="watch-template", daemon=True)
+    watcher.start()
+    try:
+        yield was_ended
+    except BaseException:
+        worker.kill()
+        raise
+    finally:
+        is_over.set()
+        watcher.join()
