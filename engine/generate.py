@@ -1,0 +1,376 @@
+"""The loop that generates a text: prefill, then rounds of draft, one forward pass, acceptance.
+
+One loop serves every drafter and plain decoding. Greedy, or with the same seed, the text is the
+same for all of them: a draft only changes how many tokens one pass of the model yields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .acceptance import AcceptRule, Verdict, match_samples
+from .errors import UsageError
+from .interrupts import Interrupts
+from .pacer import Pacer
+from .sampling import Sampler
+
+UNLIMITED = -1
+
+StopReason = Literal["length", "eog", "context", "interrupted"]
+
+
+class TargetCache(Protocol):
+    """What the loop needs of a KV cache."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Most tokens it can hold."""
+
+    @property
+    def length(self) -> int:
+        """Tokens it holds."""
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first ``length`` tokens."""
+
+
+Cache = TypeVar("Cache", bound=TargetCache)
+CacheOfModel = TypeVar("CacheOfModel", bound=TargetCache, contravariant=True)
+
+
+class TargetPass(Protocol):
+    """What the loop needs of the result of a forward pass."""
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """[n_rows, n_vocab]; valid until the next pass."""
+
+
+class TargetModel(Protocol[CacheOfModel]):
+    """What the loop needs of a model."""
+
+    def forward(
+        self,
+        tokens: NDArray[np.int32],
+        cache: CacheOfModel,
+        *,
+        rows: Literal["last", "all"] = "last",
+    ) -> TargetPass:
+        """Evaluate tokens [n] behind those of the cache, and append them to it."""
+
+
+class Drafter(Protocol):
+    """Guesses how a text goes on. It holds the text that the loop tells it of."""
+
+    def draft(self, n_max: int) -> NDArray[np.int32]:
+        """Up to ``n_max`` tokens that may follow; what is more, or no token, is cut off.
+
+        The array may be overwritten by the next call.
+        """
+
+    def accept(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        """Append tokens to the text: first the prompt, then what each round yields."""
+
+    def reset(self) -> None:
+        """Forget the text. The loop itself never asks for it."""
+
+
+@dataclass
+class Generation:
+    """What one call of ``generate`` came to: counters and nanoseconds.
+
+    Attributes
+    ----------
+    prompt_tokens : of the prompt, those in the cache: all, or none where prefill was interrupted
+    tokens : what was generated, and handed to ``on_tokens``; an end-of-generation token included
+    stop_reason : "length": n_predict tokens are there; "eog": the last token ends the text;
+        "context": the next token would not fit; "interrupted": KeyboardInterrupt
+    n_rounds : forward passes of decoding; the first token comes from the prefill and needs none
+    n_drafted, n_accepted : tokens of drafts that were evaluated, and those that stand
+    drafted_by_position, accepted_by_position : int64 [draft_max], likewise
+    first_token_ns : from the call to the first token; None: there is none
+    prefill_ns : forward passes over the prompt
+    learn_ns : the drafter's taking in the prompt
+    decode_ns : all that comes after the first token
+    draft_ns, verify_ns, emit_ns : of decode_ns, the drafter; forward passes and sampling; on_tokens
+    """
+
+    drafted_by_position: NDArray[np.int64]
+    accepted_by_position: NDArray[np.int64]
+    prompt_tokens: int = 0
+    tokens: list[int] = field(default_factory=list)
+    stop_reason: StopReason = "interrupted"
+    n_rounds: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    first_token_ns: int | None = None
+    prefill_ns: int = 0
+    learn_ns: int = 0
+    decode_ns: int = 0
+    draft_ns: int = 0
+    verify_ns: int = 0
+    emit_ns: int = 0
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Tokens of the prompt a second; None: nothing was evaluated."""
+        return self.prompt_tokens / self.prefill_ns * 1e9 if self.prompt_tokens else None
+
+    @property
+    def decode_tokens_per_s(self) -> float | None:
+        """Tokens after the first a second; None: there is none."""
+        return self._n_decoded / self.decode_ns * 1e9 if self._n_decoded else None
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of drafted tokens that stand; None: none was drafted."""
+        return self.n_accepted / self.n_drafted if self.n_drafted else None
+
+    @property
+    def tokens_per_round(self) -> float | None:
+        """Tokens that a pass of decoding yields; None: there was no pass."""
+        return self._n_decoded / self.n_rounds if self.n_rounds else None
+
+    @property
+    def _n_decoded(self) -> int:
+        return max(0, len(self.tokens) - 1)
+
+
+def generate(
+    model: TargetModel[Cache],
+    cache: Cache,
+    prompt: ArrayLike,
+    *,
+    sampler: Sampler,
+    n_predict: int,
+    stop: AbstractSet[int] = frozenset(),
+    drafter: Drafter | None = None,
+    draft_max: int = 0,
+    pacer: Pacer | None = None,
+    accept_rule: AcceptRule = match_samples,
+    on_tokens: Callable[[list[int], int], None] | None = None,
+    on_prefill: Callable[[int, int], None] | None = None,
+    n_batch: int = 512,
+) -> Generation:
+    """Continue a text until it ends, is long enough, or fills the context.
+
+    ``cache``, ``drafter`` and ``sampler`` may hold a text already; the prompt is appended to it.
+    Afterwards, whatever happened, the cache holds that text, the prompt and all tokens generated
+    but the last, which no pass has seen yet; a text that goes on begins with that one. A prompt
+    whose evaluation did not come to its end is taken out of the cache again.
+
+    Parameters
+    ----------
+    prompt : int32 [n], 1 or more tokens
+    n_predict : most tokens to generate; -1: until the text ends or the context is full
+    stop : tokens that end the text
+    draft_max : most tokens of a draft
+    pacer : shortens drafts to what pays; None: always draft_max
+    accept_rule : decides how much of a draft stands
+    on_tokens : told the ids of each round, and how many of the first of them were drafted
+    on_prefill : told (tokens done, n) after each batch of the prompt
+    n_batch : tokens of a batch
+
+    Raises
+    ------
+    UsageError : an empty prompt, one longer than the context, or a number out of range
+    ModelDamaged : logits that are not finite
+    """
+    started_ns = perf_counter_ns()
+    ids = np.array(prompt, np.int32).reshape(-1)
+    _check(cache, ids.size, n_predict, draft_max, n_batch)
+    with Interrupts() as interrupts:
+        loop = _Loop(
+            model=model,
+            cache=cache,
+            sampler=sampler,
+            n_predict=n_predict,
+            stop=stop,
+            drafter=drafter,
+            draft_max=draft_max if drafter is not None else 0,
+            pacer=pacer,
+            accept_rule=accept_rule,
+            on_tokens=on_tokens,
+            interrupts=interrupts,
+            done=Generation(np.zeros(draft_max, np.int64), np.zeros(draft_max, np.int64)),
+            kept=cache.length,
+        )
+        try:
+            loop.prefill(ids, n_batch, on_prefill)
+            loop.first(ids, started_ns)
+            decoding_ns = perf_counter_ns()
+            try:
+                while (reason := loop.hand_over()) is None:
+                    loop.round()
+            finally:
+                loop.done.decode_ns = perf_counter_ns() - decoding_ns
+            loop.done.stop_reason = reason
+        except KeyboardInterrupt:
+            pass  # "interrupted" is what it says until it ends otherwise
+        finally:
+            interrupts.held = True
+            cache.truncate(min(cache.length, loop.kept))
+        if interrupts.take():
+            loop.done.stop_reason = "interrupted"
+    return loop.done
+
+
+def _check(cache: TargetCache, n_prompt: int, n_predict: int, draft_max: int, n_batch: int) -> None:
+    if not n_prompt:
+        raise UsageError("the prompt holds no token", remedy="give a prompt of one or more")
+    if n_prompt > cache.n_ctx - cache.length:
+        held = f", which holds {cache.length} already," if cache.length else ""
+        raise UsageError(
+            f"a prompt of {n_prompt} tokens does not fit into a context of {cache.n_ctx}{held}",
+            remedy="give a larger -c or a shorter prompt",
+        )
+    if n_predict < UNLIMITED:
+        raise UsageError(
+            f"{n_predict} tokens to generate", remedy="give 0 or more, or -1 for no limit"
+        )
+    if draft_max < 0:
+        raise UsageError(f"draft_max {draft_max} is below 0", remedy="give 0 or more")
+    if n_batch < 1:
+        raise UsageError(f"a batch of {n_batch} tokens holds nothing", remedy="give 1 or more")
+
+
+@dataclass
+class _Loop(Generic[Cache]):
+    """One text in the making.
+
+    Attributes
+    ----------
+    done : what there is so far
+    kept : tokens of the cache that belong to the text; what is above is a draft that may not stand
+    fresh : ids of this round, and how many of the first of them come from the draft
+    logits : float32 [n_rows, n_vocab] of the last pass over the prompt
+    """
+
+    model: TargetModel[Cache]
+    cache: Cache
+    sampler: Sampler
+    n_predict: int
+    stop: AbstractSet[int]
+    drafter: Drafter | None
+    draft_max: int
+    pacer: Pacer | None
+    accept_rule: AcceptRule
+    on_tokens: Callable[[list[int], int], None] | None
+    interrupts: Interrupts
+    done: Generation
+    kept: int
+    fresh: Verdict = field(default_factory=lambda: Verdict([], 0))
+    logits: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+    def prefill(
+        self,
+        prompt: NDArray[np.int32],
+        n_batch: int,
+        on_prefill: Callable[[int, int], None] | None,
+    ) -> None:
+        """Evaluate the prompt; ``logits`` are its last token's."""
+        started_ns = perf_counter_ns()
+        for start in range(0, prompt.size, n_batch):
+            batch = prompt[start : start + n_batch]
+            self.logits = self.model.forward(batch, self.cache, rows="last").logits
+            if on_prefill is not None:
+                on_prefill(start + batch.size, prompt.size)
+        self.done.prefill_ns = perf_counter_ns() - started_ns
+
+    def first(self, prompt: NDArray[np.int32], started_ns: int) -> None:
+        """Take the prompt into the text, and the first token from its logits."""
+        self.interrupts.held = True
+        done = self.done
+        learning_ns = perf_counter_ns()
+        if self.drafter is not None:
+            self.drafter.accept(prompt)
+        done.learn_ns = perf_counter_ns() - learning_ns
+        if self.pacer is not None:
+            self.pacer.begin()
+        self.sampler.accept_all(prompt.tolist())
+        self.kept += prompt.size
+        done.prompt_tokens = prompt.size
+        if self.n_predict:
+            self._append(self.accept_rule(self.sampler, self.logits, (), self.stop))
+            done.first_token_ns = perf_counter_ns() - started_ns
+
+    def hand_over(self) -> StopReason | None:
+        """Tell of the round's tokens, and why the text ends here; None: it goes on."""
+        if self.on_tokens is not None and self.fresh.tokens:
+            started_ns = perf_counter_ns()
+            self.on_tokens(*self.fresh)
+            self.done.emit_ns += perf_counter_ns() - started_ns
+        self.interrupts.deliver()
+        tokens = self.done.tokens
+        if tokens and tokens[-1] in self.stop:
+            return "eog"
+        if 0 <= self.n_predict <= len(tokens):
+            return "length"
+        # the last token has yet to go into the cache
+        return "context" if self.kept >= self.cache.n_ctx else None
+
+    def round(self) -> None:
+        """Draft, verify, append what stands."""
+        done = self.done
+        draft, draft_ns = self._draft()
+        n = len(draft) if self.pacer is None else self.pacer.n_to_verify(len(draft))
+        verified = draft[:n]
+        batch = np.array([done.tokens[-1], *verified], np.int32)
+        started_ns = perf_counter_ns()
+        logits = self.model.forward(batch, self.cache, rows="all").logits
+        self.interrupts.held = True  # until hand_over
+        verdict = self.accept_rule(self.sampler, logits, verified, self.stop)
+        verify_ns = perf_counter_ns() - started_ns
+        self.kept += len(verdict.tokens)
+        self.cache.truncate(self.kept)
+        self._append(verdict)
+        done.n_rounds += 1
+        done.n_drafted += n
+        done.n_accepted += verdict.n_from_draft
+        done.drafted_by_position[:n] += 1
+        done.accepted_by_position[: verdict.n_from_draft] += 1
+        done.draft_ns += draft_ns or 0
+        done.verify_ns += verify_ns
+        if self.pacer is not None:
+            self.pacer.observe(draft, n, verdict.tokens, verify_ns=verify_ns, draft_ns=draft_ns)
+
+    def _draft(self) -> tuple[list[int], int | None]:
+        """Drafted tokens and the time they took; None: the drafter was not asked."""
+        room = min(self.draft_max, self.cache.n_ctx - self.kept - 1)
+        if self.n_predict >= 0:
+            room = min(room, self.n_predict - len(self.done.tokens) - 1)
+        if self.drafter is None or room < 1:
+            return [], None
+        n_asked = room if self.pacer is None else self.pacer.n_to_draft(room)
+        if n_asked < 1:
+            return [], None
+        started_ns = perf_counter_ns()
+        drafted = self.drafter.draft(n_asked)
+        draft_ns = perf_counter_ns() - started_ns
+        return _sound(drafted, n_asked, self.logits.shape[-1]), draft_ns
+
+    def _append(self, verdict: Verdict) -> None:
+        """Tokens into the text; the accept rule has told the sampler."""
+        self.fresh = verdict
+        self.done.tokens += verdict.tokens
+        if self.drafter is not None:
+            started_ns = perf_counter_ns()
+            self.drafter.accept(verdict.tokens)
+            self.done.draft_ns += perf_counter_ns() - started_ns
+
+
+def _sound(drafted: NDArray[np.int32], n_max: int, n_vocab: int) -> list[int]:
+    """A copy of a draft, up to the first id that is none."""
+    draft = []
+    for token in np.asarray(drafted).reshape(-1)[:n_max].tolist():
+        if not 0 <= token < n_vocab:
+            break
+        draft.append(int(token))
+    return draft
