@@ -94,7 +94,7 @@ class Generation:
         "context": the next token would not fit; "interrupted": KeyboardInterrupt
     n_rounds : forward passes of decoding; the first token comes from the prefill and needs none
     n_drafted, n_accepted : tokens of drafts that were evaluated, and those that stand
-    drafted_by_position, accepted_by_position : int64 [draft_max], likewise
+    drafted_by_position, accepted_by_position : int64 [draft_max, or n_ctx if less], likewise
     first_token_ns : from the call to the first token; None: there is none
     prefill_ns : forward passes over the prompt
     learn_ns : the drafter's taking in the prompt
@@ -186,6 +186,7 @@ def generate(
     started_ns = perf_counter_ns()
     ids = np.array(prompt, np.int32).reshape(-1)
     _check(cache, ids.size, n_predict, draft_max, n_batch)
+    draft_max = min(draft_max, cache.n_ctx)
     with Interrupts() as interrupts:
         loop = _Loop(
             model=model,
@@ -194,7 +195,7 @@ def generate(
             n_predict=n_predict,
             stop=stop,
             drafter=drafter,
-            draft_max=draft_max if drafter is not None else 0,
+            draft_max=draft_max,
             pacer=pacer,
             accept_rule=accept_rule,
             on_tokens=on_tokens,

@@ -36,6 +36,7 @@ _UNKNOWN = 30.0  # of a single step's time before the first measurement
 _SURPRISE_MOST = 3  # of these together; what is beyond counts as that
 _JUMP_MOST = 0.7  # and at most so much, about twice or half the estimate
 _HOPE = 2  # standard deviations by which a batch may cost less than estimated
+_LONGEST = 64  # tokens of a draft; a longer one has never paid, and its curve would take long
 _PLAIN_BATCH = 4  # single steps that are measured by their median
 
 _MEMORY = 1 - 1 / 24  # of what a position's acceptance was, from one draft to the next
@@ -117,7 +118,7 @@ class Pacer:
 
     Parameters
     ----------
-    draft_max : most tokens a draft, 0 or more
+    draft_max : most tokens a draft, 0 or more; what is above 64 counts as 64
 
     Raises
     ------
@@ -127,6 +128,7 @@ class Pacer:
     def __init__(self, draft_max: int) -> None:
         if draft_max < 0:
             raise UsageError(f"draft_max {draft_max} is below 0", remedy="give 0 or more")
+        draft_max = min(draft_max, _LONGEST)
         self.draft_max = draft_max
         self._costs = StepCosts(draft_max + 1)
         self._hits = [0.0] * draft_max

@@ -339,6 +339,16 @@ def test_nothing_to_generate() -> None:
     assert drafter.asked == []
 
 
+def test_a_draft_longer_than_the_context() -> None:
+    """Memory for every position of a draft that cannot be."""
+    options = {"sampler": sampler_of(0), "n_predict": 30, "draft_max": 2**40}
+    drafter = ListDrafter(guesses(0.0)["perfect"])
+    pacer = Pacer(2**40)
+    done = generate(HashModel(), HashCache(), PROMPT, drafter=drafter, pacer=pacer, **options)  # type: ignore[arg-type]
+    assert done.tokens == plain(n=30)
+    assert done.drafted_by_position.shape == (N_CTX,)
+
+
 def test_no_draft_asked_for() -> None:
     """A drafter called with 0, or not told of the text."""
     drafter = ListDrafter(guesses(0.0)["perfect"])
