@@ -47,7 +47,7 @@ OFFSET, FORM, ROWS, COLUMNS, TILE_BYTES, N_PLACES = range(6)
 EPS, ATTN_SCALE, SOFTCAP, N_REALS = range(4)
 
 SPLIT = 256  # keys that are scored at a time; partial results of splits are folded in order
-BLOCK_ROWS = 24  # query rows of a block: some tokens, and the heads that share a key head
+BLOCK_ROWS = 48  # query rows of a block: some tokens, and the heads that share a key head
 TOKEN_BLOCK = 128  # tokens whose activations stay in the CPU's cache while weights go by
 
 # The beginning of that file's SHA-256: Numba's cache sees edits of this file only, so an edit there
@@ -383,10 +383,10 @@ def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, 
         task = atomic_add(counter, 1)
         if task >= n_tasks:
             break
-        kv_head = task % n_kv
+        kv_head = task // n_blocks if n_blocks > 1 else task % n_kv
         if n_blocks > 1:
-            block = n_blocks - 1 - task // n_kv  # the longest first
-            first = block * per_block
+            # all blocks of a head in turn: its keys stay in the cache; the longest block first
+            first = (n_blocks - 1 - task % n_blocks) * per_block
             last = min(first + per_block, n_tokens)
             place, split = tid, 0
         else:

@@ -32,6 +32,9 @@ from .pack_kernels import pack_panels, pack_tiles
 from .pages import forget_pages
 
 ALIGNMENT = 64
+# Of the file, after which its pages are let go: each time costs a millisecond, and they count as
+# memory of the process until then.
+FORGET_BYTES = 1 << 27
 FORMS = {
     TensorType.F32: F32_PANEL,
     TensorType.F16: F16_PANEL,
@@ -126,7 +129,7 @@ def pack(
         )
     arena = _aligned(total)
     slots = np.full((*shape, N_PLACES), -1, np.int64)
-    start = 0
+    start = read = 0
     with ThreadPoolExecutor(n_threads) as pool:
         for piece in pieces:
             stop = start + piece.n_bytes
@@ -134,7 +137,10 @@ def pack(
                 start, piece.form, piece.order.size, piece.tensor.shape[-1], piece.tile_bytes
             )  # fmt: skip
             list(pool.map(lambda job: job(), _jobs(piece, arena[start:stop], n_threads)))
-            forget_pages(piece.tensor.data)
+            read += piece.tensor.data.nbytes
+            if read > FORGET_BYTES or piece is pieces[-1]:
+                forget_pages(piece.tensor.data)
+                read = 0
             start = stop
             if on_progress is not None:
                 on_progress(start, total)
