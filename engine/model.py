@@ -218,7 +218,9 @@ class Model:
                 kernels.run_head, scratch.sync, self._arena, self._slots, sizes, self._reals, x,
                 normed, scratch.work[0], logits,
             )  # fmt: skip
-            if not np.isfinite(logits[:, : self.params.n_vocab].max(axis=1)).all():
+            found = logits[:, : self.params.n_vocab]
+            # NaN shows in both, infinities in one of them
+            if not np.isfinite((found.max(axis=1), found.min(axis=1))).all():
                 raise ModelDamaged("the model computes logits that are not finite", remedy=DAMAGED)
         return logits[:, : self.params.n_vocab], normed
 

@@ -443,6 +443,20 @@ def test_numbers_that_are_not_finite_are_refused(
     assert_refused(ModelDamaged, "finite", act)
 
 
+@pytest.mark.parametrize("weight", [3e38, -3e38])
+def test_logits_that_overflow_are_refused(weight: float, load: Load, tmp_path: Path) -> None:
+    """The bug: a logit of -inf, which the largest logit says nothing about."""
+    path = write_model(tmp_path / "toy.gguf", "llama", **SMALL)
+    normed = load(path).forward([5], load(path).new_cache(1)).normed[0]
+    column = int(np.abs(normed).argmax())
+    assert abs(normed[column]) > 1.2
+    weights = np.random.default_rng(1).normal(0, 0.1, (484, 64)).astype(np.float32)
+    weights[9, column] = weight
+    write_model(path, "llama", tensors={"output.weight": weights}, **SMALL)
+    model = load(path)
+    assert_refused(ModelDamaged, "finite", lambda: model.forward([5], model.new_cache(1)))
+
+
 def test_an_embedding_that_is_not_finite_is_refused(load: Load, tmp_path: Path) -> None:
     """The bug: a token that is never in the tests, and NaN in the text that has it."""
     weights = np.random.default_rng(1).normal(0, 0.1, (N_VOCAB + 84, 256)).astype(np.float32)
