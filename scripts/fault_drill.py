@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # for to
 from draftsmith.engine.errors import DraftsmithError
 
 BATCH = 250  # mutants of a child: kernels are loaded once for all of them
-HANG_S = 60  # for a mutant
+HANG_S = 60  # for a mutant, while the drill runs: whoever stops it for a while finds no hang
 TIMES_THE_FILE = 8
 BAD = ("wrong", "crash", "hang", "exception", "allocation")
 
@@ -78,6 +79,7 @@ def subject_of(name: str, folder: Path) -> Subject:
 
 def child(name: str, first: int, stop: int, folder: Path) -> None:
     """Try the mutants first .. stop - 1; a line when each begins, and one when it ends."""
+    faulthandler.enable()
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         subject = subject_of(name, folder)
         subject.warm_up(Path(scratch))
@@ -85,10 +87,7 @@ def child(name: str, first: int, stop: int, folder: Path) -> None:
         for seed in range(first, stop):
             print(f"begin {seed}", flush=True)
             kind, n_bytes = subject.write(seed, Path(scratch))
-            faulthandler.dump_traceback_later(HANG_S, exit=True)
-            result = tried(subject, n_bytes)
-            faulthandler.cancel_dump_traceback_later()
-            print(f"end {seed} {kind}: {result}", flush=True)
+            print(f"end {seed} {kind}: {tried(subject, n_bytes)}", flush=True)
 
 
 def tried(subject: Subject, n_bytes: int) -> str:
@@ -130,12 +129,10 @@ def run_children(
         stop = min(first + BATCH, last)
         log, complaints = folder / "log", folder / "complaints"
         with log.open("w") as output, complaints.open("w") as errors:
-            status = subprocess.run(
-                [*command, str(first), str(stop), str(folder)],
-                stdout=output,
-                stderr=errors,
-                check=False,
-            ).returncode
+            process = subprocess.Popen(
+                [*command, str(first), str(stop), str(folder)], stdout=output, stderr=errors
+            )
+            status = wait(process, log)
         lines = log.read_text().splitlines()
         for line in lines:
             if line.startswith("end "):
@@ -150,11 +147,30 @@ def run_children(
         if said.startswith("Traceback") or not lines:
             raise RuntimeError(f"a child failed outside of a mutant: {said}")
         at = int(lines[-1].split()[1])
-        how = "hang" if said.startswith("Timeout") else "crash"
+        how = "hang" if status is None else "crash"
         counts[how] += 1
         found.append(f"{how} at mutant {at} (status {status}): {said[-1500:]}")
         first = at + 1
     return counts, found
+
+
+def wait(process: subprocess.Popen[bytes], log: Path) -> int | None:
+    """The status of a child; None if it hung in a mutant, and was told to end and say where."""
+    n_bytes, n_quiet = 0, 0
+    while True:
+        try:
+            return process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            before, n_bytes = n_bytes, log.stat().st_size
+        n_quiet = n_quiet + 1 if 0 < n_bytes == before else 0  # 0: it compiles kernels yet
+        if n_quiet >= HANG_S:
+            process.send_signal(signal.SIGABRT)
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            return None
 
 
 def main() -> None:

@@ -61,10 +61,13 @@ def test_short_drill_of_kills() -> None:
     assert counts.get("old", 0) + counts.get("new", 0) == 2
 
 
-def test_what_kills_a_child_is_found(scripts: Path, tmp_path: Path) -> None:
+def test_what_kills_a_child_is_found(
+    scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A drill that counts a crash or a hang as nothing, or stops at it."""
-    from fault_drill import run_children
+    import fault_drill
 
+    monkeypatch.setattr(fault_drill, "HANG_S", 1)
     program = tmp_path / "child.py"
     program.write_text(
         """
@@ -74,17 +77,18 @@ for seed in range(int(sys.argv[1]), int(sys.argv[2])):
     if seed == 2:
         os.kill(os.getpid(), signal.SIGSEGV)
     if seed == 4:
-        faulthandler.dump_traceback_later(0.1, exit=True)
+        faulthandler.enable()
         time.sleep(60)
     print("end", seed, "bits: wrong: 1" if seed == 5 else "bits: refused", flush=True)
 """
     )
-    counts, found = run_children([sys.executable, program], 0, 7, tmp_path)
+    counts, found = fault_drill.run_children([sys.executable, program], 0, 7, tmp_path)
     assert counts == {"refused": 4, "crash": 1, "hang": 1, "wrong": 1}
     assert [line.split(" (")[0] for line in found] == [
         "crash at mutant 2", "hang at mutant 4", "end 5 bits: wrong: 1"
     ]  # fmt: skip
     assert f"status {-signal.SIGSEGV}" in found[0]
+    assert "child.py" in found[1]  # where it hung
 
 
 def test_what_a_child_does_wrong_is_no_mutants_fault(scripts: Path, tmp_path: Path) -> None:
