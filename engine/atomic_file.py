@@ -1,7 +1,8 @@
 """Files that are whole or not there: written beside their target, flushed, renamed.
 
 On Linux the new file has no name until it is whole: kill -9 leaves nothing behind, but for the
-moment between naming and renaming it. Elsewhere it leaves a file ``.draftsmith-PID-….tmp``.
+moment between naming and renaming it. Elsewhere it leaves a file ``.draftsmith-PID-….tmp``. Who
+writes into the folder next removes that: a writer holds a lock on its file, which ends with it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
 import stat
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
@@ -19,6 +22,7 @@ from .errors import DiskFull, OutputNoFolder, OutputNotWritable
 
 # What O_TMPFILE is answered with by file systems, and by kernels, that lack it.
 _NO_NAMELESS_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
+_TEMPORARY = re.compile(r"\.draftsmith-\d+-[0-9a-f]+\.tmp")
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -70,12 +74,47 @@ def _open_new(name: Path) -> IO[bytes]:
         try:
             file = open(name.parent, "wb", opener=_open_nameless)  # noqa: SIM115
             if os.path.exists(_link_to(file)):  # not where /proc is not mounted
+                _hold(file)
                 return file
             file.close()
         except OSError as error:
             if error.errno not in _NO_NAMELESS_FILES:
                 raise
-    return open(name, "xb")
+    while True:
+        file = open(name, "xb")  # noqa: SIM115
+        _hold(file)
+        if os.fstat(file.fileno()).st_nlink or sys.platform == "win32":
+            return file
+        file.close()  # taken for abandoned before it was held
+
+
+if sys.platform == "win32":  # no such locks, and no removal of what is open
+
+    def _hold(file: IO[bytes]) -> None:
+        pass
+
+    def _remove_abandoned(folder: Path) -> None:
+        pass
+
+else:
+    import fcntl
+
+    def _hold(file: IO[bytes]) -> None:
+        """Lock a new file, as long as it is open: it is not abandoned."""
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_SH)
+
+    def _remove_abandoned(folder: Path) -> None:
+        """Remove what killed processes have left of files they were writing."""
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if _TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    _remove_if_free(entry.path)
+
+    def _remove_if_free(name: str) -> None:
+        with contextlib.suppress(OSError), open(name, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name)
 
 
 def _open_nameless(folder: str, _: int) -> int:
@@ -123,6 +162,7 @@ def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> int:
     """
     check_writable(path)
     path = path.resolve()  # write what a link points to, not over the link
+    _remove_abandoned(path.parent)
     name = _beside(path)
     n_bytes = 0
     try:
@@ -133,7 +173,10 @@ def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> int:
             file.flush()
             os.fsync(file.fileno())
             _set_name(file, name)
-        os.replace(name, path)
+            if sys.platform != "win32":  # before it is closed, and so free to be removed
+                os.replace(name, path)
+        if sys.platform == "win32":  # where only closed files can be renamed
+            os.replace(name, path)
     except OSError as error:
         raise _refusal(path, error) from error
     finally:  # also on Ctrl-C; after the rename there is nothing to remove

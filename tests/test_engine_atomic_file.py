@@ -263,6 +263,50 @@ def test_killed_while_writing(target: Path) -> None:
     assert_untouched(target)
 
 
+KILLED_LATE = """
+import os, signal, sys
+from pathlib import Path
+from draftsmith.engine import atomic_file
+
+def kill(*names):
+    os.kill(os.getpid(), signal.SIGSTOP if sys.argv[2] == "stop" else signal.SIGKILL)
+
+os.replace = kill
+atomic_file.write_atomically(Path(sys.argv[1]), [b"new"])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not locked there")
+@pytest.mark.parametrize("nameless", [True, False])
+def test_what_the_killed_leave_is_removed(
+    nameless: bool, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that grow in number, or those of writers that are still at work, removed."""
+    if not nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    program = (
+        KILLED_LATE if nameless else f"import os; vars(os).pop('O_TMPFILE', None)\n{KILLED_LATE}"
+    )
+    target.with_name(".draftsmith-notes.tmp").write_bytes(b"somebody's own")
+    command = [sys.executable, "-c", program, target]
+    for _ in range(2):  # the second one removes what the first one leaves
+        done = subprocess.run([*command, "kill"], check=False, timeout=60)
+        assert done.returncode == -signal.SIGKILL
+        assert target.read_bytes() == OLD
+        assert len(list(target.parent.glob(".draftsmith-*-*.tmp"))) == 1
+    with subprocess.Popen([*command, "stop"]) as writer:
+        os.waitpid(writer.pid, os.WUNTRACED)
+        before = set(target.parent.iterdir())
+        write_atomically(target, [b"newer"])
+        assert set(target.parent.iterdir()) == before  # the stopped one's file is not free
+        assert len(before) == 3
+        writer.kill()
+    write_atomically(target, [b"newest"])
+    assert {path.name for path in target.parent.iterdir()} == {
+        target.name, ".draftsmith-notes.tmp"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EISDIR])
 def test_file_system_without_nameless_files(
     number: int, target: Path, monkeypatch: pytest.MonkeyPatch
