@@ -1,4 +1,8 @@
-"""Kill commands at random moments, for fault_drill.py: only whole files may be left."""
+"""Kill commands at random moments, for fault_drill.py: only whole files may be left.
+
+Between naming a new file and renaming it a kill leaves a temporary one. That is counted; it is bad
+if two are ever there at once, or one is there behind a run that nobody has killed.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +47,12 @@ def kill_commands(
     merge = [*CLI, "lookup-merge", folder / "part", folder / "part"]
     out = folder / "out"
     out.mkdir()
+    known: set[str] = set()
     for i in range(n_kills):
         process = started([*create, out / "cache"] if i % 2 else [*merge, out / "cache"])
         time.sleep(rng.uniform(0.05, 2.5))
         kill(process)
-        found += take_leftovers(out, f"kill {i}", counts)
+        found += count_leftovers(out, known, counts)
         if not (out / "cache").exists():
             counts["no file yet"] += 1
             continue
@@ -57,6 +62,7 @@ def kill_commands(
         except DraftsmithError as error:
             counts["unreadable"] += 1
             found.append(f"kill {i}: {error}")
+    found += last_leftovers(out, [*merge, out / "cache"], counts)
     return counts, found
 
 
@@ -76,8 +82,18 @@ def kill_runs(n_kills: int, seed: int, folder: Path) -> tuple[Counter[str], list
     write_cache(folder / "before", learnt_cache(model))
     out = folder / "run"
     out.mkdir()
+    known: set[str] = set()
     cache = out / "cache"
-    command = [*CLI, "lookup-run", "-m", model, "-p", "The quick brown fox", "-n", "16"]
+    command: list[str | Path] = [
+        *CLI,
+        "lookup-run",
+        "-m",
+        model,
+        "-p",
+        "The quick brown fox",
+        "-n",
+        "16",
+    ]
     command += ["--temp", "0", "--ignore-eos", "-lcd", cache]
     replace(folder / "before", cache)
     start = time.monotonic()
@@ -103,7 +119,7 @@ def kill_runs(n_kills: int, seed: int, folder: Path) -> tuple[Counter[str], list
             time.sleep(rng.uniform(0, 1.3 * locked_s))
         counts["while locked"] += is_locked(out)
         counts["ended before"] += kill(process)
-        found += take_leftovers(out, f"kill {i} of lookup-run", counts)
+        found += count_leftovers(out, known, counts)
         try:
             now = open_cache(cache, verify=True)
         except DraftsmithError as error:
@@ -114,6 +130,7 @@ def kill_runs(n_kills: int, seed: int, folder: Path) -> tuple[Counter[str], list
         counts[result] += 1
         if result == "neither":
             found.append(f"kill {i} of lookup-run: the cache is neither the old nor the new one")
+    found += last_leftovers(out, command, counts)
     return counts, found
 
 
@@ -142,13 +159,20 @@ def replace(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-def take_leftovers(folder: Path, what: str, counts: Counter[str]) -> list[str]:
-    """Remove all but the cache; returns a line if there is any."""
-    left = sorted(path for path in folder.iterdir() if path.name != "cache")
-    for path in left:
-        path.unlink()
-    counts["leftover"] += bool(left)
-    return [f"{what}: left {[path.name for path in left]}"] if left else []
+def count_leftovers(folder: Path, known: set[str], counts: Counter[str]) -> list[str]:
+    """Count those not known yet; returns a line if they have become many."""
+    left = {path.name for path in folder.iterdir() if path.name != "cache"}
+    counts["leftover"] += len(left - known)
+    known |= left
+    return [f"left in {folder.name}: {sorted(left)}"] if len(left) > 1 else []
+
+
+def last_leftovers(folder: Path, command: list[str | Path], counts: Counter[str]) -> list[str]:
+    """Run a command to its end; returns a line for each file that is left then."""
+    subprocess.run(command, check=True, capture_output=True)
+    left = [path.name for path in folder.iterdir() if path.name != "cache"]
+    counts["leftover that stays"] += len(left)
+    return [f"left in {folder.name} at the end: {name}" for name in left]
 
 
 def wait_for_lock(folder: Path, process: subprocess.Popen[bytes]) -> None:
