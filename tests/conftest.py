@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,11 @@ from draftsmith.engine.models import resolve_model
 GOLDEN = Path(__file__).parent / "golden"
 # Settings of the person who runs the tests must not change what is tested.
 FOREIGN = ("LLAMA_ARG_", "DRAFTSMITH_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # as a shell starts what it runs in the background; processes that tests send Ctrl-C to
+    # would inherit that, and wait for ever
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
