@@ -57,6 +57,8 @@ BUILT_ON = {"tile_kernels": "400db008"}
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 # Called by kernels only: a way in from Python would take as long again to compile.
 INNER = {**KERNEL, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# Called in one place: compiled there only.
+PART = {"inline": "always", "error_model": "numpy"}
 
 
 @njit(**INNER)
@@ -459,11 +461,10 @@ def finish_branch(arena, slot, bias, y, x, first, last, n, eps):
     add_rows(x, y, first, last, n)
 
 
-@njit(**INNER)
+@njit(**PART)
 def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, sizes, reals, captured, tid,
                      n_threads, sync):  # fmt: skip
     """Norm, products, RoPE and cache of one layer; the queries stay in q."""
-    stay_out()
     n_tokens, d_head, n_rot = sizes[N_TOKENS], sizes[D_HEAD], sizes[N_ROT]
     n_head, n_kv = sizes[N_HEAD], sizes[N_KV]
     first, last = share(n_tokens, tid, n_threads)
@@ -492,10 +493,9 @@ def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, sizes, r
     barrier(sync, n_threads)
 
 
-@njit(**INNER)
+@njit(**PART)
 def feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, sync):
     """The feed-forward half of one layer, after its norm has been quantised into ``act``."""
-    stay_out()
     n_tokens, n_ff, n_embd = sizes[N_TOKENS], sizes[N_FF], sizes[N_EMBD]
     matmul(arena, layer[FFN_GATE], act, n_tokens, gate, tid, n_threads)
     matmul(arena, layer[FFN_UP], act, n_tokens, up, tid, n_threads)
