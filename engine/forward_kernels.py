@@ -360,7 +360,7 @@ def attend_block(q, first, last, kv_head, group, d_head, scale, keys, values, lo
     return n
 
 
-@njit(**INNER)
+@njit(**PART)
 def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, n_threads, sync,
               out):  # fmt: skip
     """Attention of all tokens: out[t, head * d_head ...], float32.
@@ -369,7 +369,6 @@ def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, 
     split, and its results wait in ``parts`` until all are there. Either way the same folds happen
     in the same order.
     """
-    stay_out()
     n_tokens, n_kv, d_head, n_sink = sizes[N_TOKENS], sizes[N_KV], sizes[D_HEAD], sizes[N_SINK]
     group = sizes[N_HEAD] // n_kv
     scale = reals[ATTN_SCALE]
