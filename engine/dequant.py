@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -43,13 +41,5 @@ def dequantise(
         step = max(1, BATCH_BYTES // max(1, row_bytes))
         for start in range(0, n_rows, step):
             batch = np.array(data[start : start + step], order="C")
-            dequantise_rows(
-                int(type), type.block_bytes, _halves(), batch, out[start : start + step]
-            )
+            dequantise_rows(int(type), batch, out[start : start + step])
     return out
-
-
-@cache
-def _halves() -> NDArray[np.float32]:
-    """The value of each float16, float32 [65536], by its bits."""
-    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
