@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +16,7 @@ from .output import Output
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..engine.gguf_file import GgufMetadata
     from ..engine.tokenizer import Tokenizer
     from ..ngram.corpus import Corpus
     from .inputs import Stages
@@ -159,6 +159,7 @@ def _numbers(flag: str, lists: list[str], most: int) -> list[int]:
 
 def stats(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
+    from ..engine.gguf_file import read_metadata
     from ..engine.host import n_usable_threads
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
@@ -177,8 +178,9 @@ def stats(request: Request, out: Output) -> None:
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         with stages.stage("load"):
-            tokenizer = load_tokenizer(model)
-        n_ctxs = [_n_ctx(wanted, model, out) for wanted in request.n_ctxs]
+            metadata = read_metadata(model)
+            tokenizer = load_tokenizer(model, metadata)
+        n_ctxs = [_n_ctx(wanted, metadata, out) for wanted in request.n_ctxs]
         caches = Caches(request.statics, request.dynamic, tokenizer, stages, verify=request.verify)
         tokens = _tokens(corpus, tokenizer, n_threads, stages, out)
         cells = sweep(tokens, caches, n_ctxs, request.draft_maxes, request.repeat, out)
@@ -210,19 +212,19 @@ def stats(request: Request, out: Output) -> None:
         out.note(f"wrote {request.plot}")
 
 
-def _n_ctx(wanted: int, model: Path, out: Output) -> int:
+def _n_ctx(wanted: int, metadata: GgufMetadata, out: Output) -> int:
     """Return the chunk length: what is wanted or the model's own, rounded up as llama.cpp does."""
-    from ..engine.gguf_file import read_metadata
     from ..ngram.replay import round_up_ctx
 
     n_ctx = wanted
     if n_ctx == 0:
-        values = read_metadata(model).values
+        values = metadata.values
         trained = values.get(f"{values.get('general.architecture')}.context_length")
         n_ctx = trained if isinstance(trained, int) else 0
         if n_ctx < 1:
             raise UsageError(
-                f"{model} does not say what context it was trained on", remedy="give -c N"
+                f"{metadata.path} does not say what context it was trained on",
+                remedy="give -c N",
             )
     rounded = round_up_ctx(n_ctx)
     if rounded != n_ctx:

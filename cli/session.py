@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..engine.errors import InputEmpty, UsageError
@@ -65,7 +64,7 @@ class Plan:
     stop : tokens that end the text
     """
 
-    path: Path
+    metadata: GgufMetadata
     tokenizer: Tokenizer
     prompt: np.ndarray
     n_ctx: int
@@ -113,7 +112,7 @@ def plan(request: RunRequest, stages: Stages, out: Output) -> Plan:
     )
     with stages.stage("load"):
         metadata = read_metadata(path)
-        tokenizer = load_tokenizer(path)
+        tokenizer = load_tokenizer(path, metadata)
         n_trained = read_params(metadata, tokenizer.n_vocab).n_ctx_train
         stop = eog_ids(metadata, tokenizer.vocabulary)
     n_ctx = request.n_ctx or n_trained
@@ -122,7 +121,7 @@ def plan(request: RunRequest, stages: Stages, out: Output) -> Plan:
     prompt = _prompt_ids(request.prompt, metadata, tokenizer, n_ctx, stages, out)
     _check_room(prompt.size, request.n_predict, n_ctx)
     return Plan(
-        path=path,
+        metadata=metadata,
         tokenizer=tokenizer,
         prompt=prompt,
         n_ctx=n_ctx,
@@ -254,7 +253,12 @@ def opened(plan: Plan, stages: Stages, out: Output, n_extra: int = 0) -> Iterato
         stages.stage("load"),
         out.progress("unpacking weights", unit="bytes", after_s=BAR_AFTER_S) as bar,
     ):
-        model = load_model(plan.path, n_threads=plan.n_threads, on_progress=bar.update)
+        model = load_model(
+            plan.metadata.path,
+            plan.metadata,
+            n_threads=plan.n_threads,
+            on_progress=bar.update,
+        )
     try:
         with stages.stage("load"), out.busy("compiling kernels"):
             session = Session(plan, model, n_extra)

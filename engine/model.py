@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import forward_kernels as kernels
 from .dequant import dequantise
 from .errors import ModelDamaged, UsageError
-from .gguf_file import read_metadata
+from .gguf_file import GgufMetadata, read_metadata
 from .gguf_tensors import Tensor, open_tensors
 from .host import n_physical_cores
 from .hparams import ModelParams, read_params
@@ -381,6 +381,7 @@ def _joined(parts: list[Pass]) -> Pass:
 
 def load_model(
     path: Path | str,
+    metadata: GgufMetadata | None = None,
     *,
     n_threads: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
@@ -389,6 +390,7 @@ def load_model(
 
     Parameters
     ----------
+    metadata : of that file, if it has been read already
     n_threads : default: physical cores
     on_progress : told (bytes packed, all bytes)
 
@@ -396,7 +398,8 @@ def load_model(
     ------
     InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported
     """
-    metadata = read_metadata(path)
+    if metadata is None:
+        metadata = read_metadata(path)
     tensors = open_tensors(path, metadata)
     if "token_embd.weight" not in tensors:
         raise ModelDamaged(f"{path} has no tensor token_embd.weight", remedy=DAMAGED)

@@ -20,7 +20,7 @@ from .blocks import BLOCK_BYTES, Block, cut_blocks
 from .bpe import bpe_rules
 from .detokenise import TextStream, token_piece
 from .errors import DraftsmithError, InputMalformed
-from .gguf_file import read_metadata
+from .gguf_file import GgufMetadata, read_metadata
 from .piece_encoder import PieceEncoder
 from .special_tokens import SpecialTokens
 from .spm import SpmSplitter, escape_spaces, spm_rules
@@ -218,17 +218,20 @@ def _valid_utf8(text: str | bytes) -> bytes:
         ) from error
 
 
-def load_tokenizer(path: Path | str) -> Tokenizer:
+def load_tokenizer(path: Path | str, metadata: GgufMetadata | None = None) -> Tokenizer:
     """The tokenizer of a GGUF file.
+
+    Parameters
+    ----------
+    metadata : of that file, if it has been read already
 
     Raises
     ------
     InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported : see ``read_metadata``.
     ModelHasNoTokenizer, ModelUnsupported, ModelDamaged : see ``read_vocabulary``.
     """
-    metadata = read_metadata(path)
     try:
-        return Tokenizer(read_vocabulary(metadata))
+        return Tokenizer(read_vocabulary(read_metadata(path) if metadata is None else metadata))
     except DraftsmithError as error:
         if str(path) not in error.message:
             error.message = f"{path}: {error.message}"
