@@ -6,11 +6,6 @@ it lives in when it does not like a model.
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +15,7 @@ import numpy as np
 import pytest
 from draftsmith.engine.gguf_file import read_metadata
 from numpy.typing import NDArray
+from peer_process import run_peer
 from toy_gguf import byte_alphabet
 
 SERVER = Path(__file__).with_name("peer_logits_server.py")
@@ -69,8 +65,6 @@ def continuations(
     ----------
     settings : attributes of xllamacpp's CommonParams that are not its defaults
     """
-    if importlib.util.find_spec("xllamacpp") is None:
-        pytest.fail("xllamacpp is not installed; run scripts/test, or pip install -e '.[peer]'")
     job = {
         "model": str(model),
         "prompts": [np.asarray(prompt).tolist() for prompt in prompts],
@@ -79,19 +73,9 @@ def continuations(
         "banned": broken_tokens(model),
         "settings": settings,
     }
-    done = subprocess.run(
-        [sys.executable, SERVER],
-        input=json.dumps(job),
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=LIMIT_S,
-        # no debugger is to be started when llama.cpp aborts
-        env=os.environ | {"GGML_NO_BACKTRACE": "1"},
-    )
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    if done.returncode or len(answers) != len(prompts):
-        pytest.fail(f"llama.cpp ended with status {done.returncode}:\n{done.stderr[-3000:]}")
+    answers, log = run_peer(SERVER, job, LIMIT_S)
+    if len(answers) != len(prompts):
+        pytest.fail(f"{len(answers)} answers to {len(prompts)} prompts:\n{log[-3000:]}")
     assert all(len(answer["tokens"]) == n_predict for answer in answers)
     return [
         Continuation(

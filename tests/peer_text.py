@@ -8,10 +8,8 @@ generation.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -31,22 +29,10 @@ class Peer(NamedTuple):
 
 def ask_peer(model: Path, requests: list[tuple[str, dict[str, Any]]]) -> Peer:
     """Ask a server with ``model``; its failure is one of the test."""
-    import pytest
+    from peer_process import run_peer  # not in the server's own process
 
-    if importlib.util.find_spec("xllamacpp") is None:
-        pytest.fail("xllamacpp is not installed; run scripts/test, or pip install -e '.[peer]'")
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input=json.dumps({"model": str(model), "requests": requests}),
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=LIMIT_S,
-        env=os.environ | {"GGML_NO_BACKTRACE": "1"},
-    )
-    if done.returncode:
-        pytest.fail(f"the server ended with status {done.returncode}:\n{done.stderr[-2000:]}")
-    return Peer([json.loads(line) for line in done.stdout.splitlines()], done.stderr)
+    answers, log = run_peer(Path(__file__), {"model": str(model), "requests": requests}, LIMIT_S)
+    return Peer(answers, log)
 
 
 def run() -> None:

@@ -14,17 +14,13 @@ chance). The cache of C source came to 65 too.
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from draftsmith.cli.main import main
+from peer_process import run_peer, start_peer
 
 SERVER = Path(__file__).with_name("peer_server.py")
 GOLDEN = Path(__file__).parent / "golden"
@@ -49,35 +45,22 @@ def even_prompts(text: str) -> list[str]:
     return [text[start : start + PROMPT_CHARACTERS].rsplit(" ", 1)[0] for start in starts]
 
 
-def serve(model: Path, prompts: list[str], cache: Path | None) -> subprocess.CompletedProcess[str]:
-    """Let a server that drafts from its context, and from `cache` if any, continue `prompts`."""
-    if importlib.util.find_spec("xllamacpp") is None:
-        pytest.fail("xllamacpp is not installed; run scripts/test, or pip install -e '.[peer]'")
-    job = {
+def job_of(model: Path, prompts: list[str], cache: Path | None) -> dict[str, Any]:
+    """Have a server that drafts from its context, and from `cache` if any, continue `prompts`."""
+    return {
         "model": str(model),
         "cache": str(cache or ""),
         "prompts": prompts,
         "n_predict": N_PREDICT,
     }
-    return subprocess.run(
-        [sys.executable, SERVER],
-        input=json.dumps(job),
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=LIMIT_S,
-        # no debugger is to be started when llama.cpp aborts
-        env=os.environ | {"GGML_NO_BACKTRACE": "1"},
-    )
 
 
 def replies(model: Path, prompts: list[str], cache: Path | None) -> list[Reply]:
     """Return the reply to each prompt; fail with the server's last words if one is missing."""
-    done = serve(model, prompts, cache)
-    found = [Reply(**json.loads(line)) for line in done.stdout.splitlines()]
-    if done.returncode or len(found) != len(prompts):
-        pytest.fail(f"the server ended with status {done.returncode}:\n{done.stderr[-2000:]}")
-    return found
+    answers, log = run_peer(SERVER, job_of(model, prompts, cache), LIMIT_S)
+    if len(answers) != len(prompts):
+        pytest.fail(f"{len(answers)} replies to {len(prompts)} prompts:\n{log[-3000:]}")
+    return [Reply(**answer) for answer in answers]
 
 
 def create(model: Path, out: Path, *texts: Path) -> Path:
@@ -153,7 +136,7 @@ def test_the_server_ends_over_a_cache_cut_short(
     """
     cut = tmp_path / "cut.bin"
     cut.write_bytes(cache.read_bytes()[:-4])
-    done = serve(smollm2, prompts[:1], cut)
+    done = start_peer(SERVER, job_of(smollm2, prompts[:1], cut), LIMIT_S)
     assert done.returncode != 0
     assert "ngram-cache" in done.stderr
     assert done.stdout == ""
