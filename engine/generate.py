@@ -61,9 +61,9 @@ class TargetModel(Protocol[CacheOfModel]):
         tokens: NDArray[np.int32],
         cache: CacheOfModel,
         *,
-        rows: Literal["last", "all"] = "last",
+        rows: Literal["last", "all", "none"] = "last",
     ) -> TargetPass:
-        """Evaluate tokens [n] behind those of the cache, and append them to it."""
+        """Evaluate tokens [n] behind those of the cache, and append them to it; logits of rows."""
 
 
 class Drafter(Protocol):
@@ -280,7 +280,9 @@ class _Loop(Generic[Cache]):
         started_ns = perf_counter_ns()
         for start in range(0, prompt.size, n_batch):
             batch = prompt[start : start + n_batch]
-            self.logits = self.model.forward(batch, self.cache, rows="last").logits
+            is_last = start + batch.size == prompt.size
+            done = self.model.forward(batch, self.cache, rows="last" if is_last else "none")
+            self.logits = done.logits
             if on_prefill is not None:
                 on_prefill(start + batch.size, prompt.size)
         self.done.prefill_ns = perf_counter_ns() - started_ns

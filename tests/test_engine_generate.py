@@ -65,11 +65,15 @@ class HashModel:
         self._logits = np.empty((64, N_VOCAB), np.float32)
 
     def forward(
-        self, tokens: NDArray[np.int32], cache: HashCache, *, rows: Literal["last", "all"] = "last"
+        self,
+        tokens: NDArray[np.int32],
+        cache: HashCache,
+        *,
+        rows: Literal["last", "all", "none"] = "last",
     ) -> HashPass:
         assert tokens.dtype == np.int32
         self.batches.append(len(tokens))
-        n_rows = len(tokens) if rows == "all" else 1
+        n_rows = {"all": len(tokens), "last": 1, "none": 0}[rows]
         logits = self._logits[:n_rows]  # overwritten by the next pass, as a model may do
         for place, token in enumerate(tokens.tolist()):
             assert 0 <= token < N_VOCAB
