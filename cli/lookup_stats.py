@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ..ngram.corpus import Corpus
     from .inputs import Stages
 
-CTX_MOST = 2**31 - 256
-DRAFT_MOST = 4096
 NO_CACHE = "none"
 
 
@@ -85,7 +83,7 @@ def command(
             "--spec-draft-n-max",
             metavar="N,...",
             envvar="LLAMA_ARG_SPEC_DRAFT_N_MAX",
-            help=f"Longest draft, 0 to {DRAFT_MOST}; 3 by default. Several: a row each.",
+            help=f"Longest draft, 0 to {options.DRAFT_MOST}; 3 by default. Several: a row each.",
         ),
     ] = None,
     repeat: Annotated[
@@ -127,8 +125,8 @@ def command(
         files=file + (more or []),
         statics=[None if path == NO_CACHE else path for path in static or [NO_CACHE]],
         dynamic=dynamic,
-        n_ctxs=_numbers("-c", n_ctx or ["0"], CTX_MOST),
-        draft_maxes=_numbers("--draft-max", draft_max or ["3"], DRAFT_MOST),
+        n_ctxs=_numbers("-c", n_ctx or ["0"], options.CTX_MOST),
+        draft_maxes=_numbers("--draft-max", draft_max or ["3"], options.DRAFT_MOST),
         repeat=repeat,
         verify=verify,
         field=field,

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+CTX_MOST = 2**31 - 256
+DRAFT_MOST = 4096
+
 
 class CacheFormat(StrEnum):
     """File formats of an n-gram cache."""

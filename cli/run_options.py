@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-DRAFT_MOST = 4096
-CTX_MOST = 2**31 - 256
+from .options import CTX_MOST, DRAFT_MOST
 
 
 class Color(StrEnum):

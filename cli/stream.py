@@ -31,7 +31,7 @@ class TextPrinter:
 
     Parameters
     ----------
-    decoder : of the model's vocabulary, at the beginning of a text
+    decoder : of the model's vocabulary, going on behind a prompt
     shown : print it, too
     color : whether accepted draft tokens are coloured
 

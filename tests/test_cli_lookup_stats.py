@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Done
-from draftsmith.cli import lookup_stats
+from draftsmith.cli import options
 from draftsmith.engine.errors import ExitStatus
 from draftsmith.engine.tokenizer import load_tokenizer
 from draftsmith.ngram import cache_file
@@ -340,4 +340,4 @@ def test_caches_of_llama_cpp(stats: Cli, tmp_path: Path) -> None:
 def test_draft_most_is_what_help_says(cli: Cli) -> None:
     """A limit on --draft-max that --help does not tell."""
     text = cli("lookup-stats", "--help").stdout
-    assert f"0 to {lookup_stats.DRAFT_MOST}" in " ".join(text.split())
+    assert f"0 to {options.DRAFT_MOST}" in " ".join(text.split())
