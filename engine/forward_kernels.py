@@ -1,4 +1,4 @@
-"""One pass of a transformer over a batch of tokens: every thread runs ``forward`` at once.
+"""One pass of a transformer over a batch of tokens: all threads run ``run_layers`` at once.
 
 The threads share the work of a phase and meet at a barrier before the next. What is computed for
 a token depends neither on the number of threads nor on the other tokens of the batch, so batches
@@ -41,10 +41,10 @@ OUT_NORM, HEAD = 0, 1
 OFFSET, FORM, ROWS, COLUMNS, TILE_BYTES, N_PLACES = range(6)
 
 # Places in sizes.
-(N_EMBD, N_HEAD, N_KV, D_HEAD, D_PAD, N_ROT, N_FF, GELU, FIRST_LAYER, LAST_LAYER, N_TOKENS, N_PAST,
- N_SINK, N_ROWS, CUT, N_SIZES) = range(16)  # fmt: skip
+(N_EMBD, N_HEAD, N_KV, D_HEAD, N_ROT, N_FF, GELU, FIRST_LAYER, LAST_LAYER, N_TOKENS, N_PAST,
+ N_SINK, N_ROWS, CUT, N_SIZES) = range(15)  # fmt: skip
 # Places in reals.
-EPS, ATTN_SCALE, SOFTCAP, N_REALS = range(4)
+EPS, ATTN_SCALE, SOFTCAP = range(3)
 
 SPLIT = 256  # keys that are scored at a time; partial results of splits are folded in order
 BLOCK_ROWS = 48  # query rows of a block: some tokens, and the heads that share a key head
@@ -52,7 +52,7 @@ TOKEN_BLOCK = 128  # tokens whose activations stay in the CPU's cache while weig
 
 # The beginning of that file's SHA-256: Numba's cache sees edits of this file only, so an edit there
 # has to be one here (tests/test_layers.py tells the number).
-BUILT_ON = {"tile_kernels": "400db008"}
+BUILT_ON = {"tile_kernels": "c9a5635a"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 # Called by kernels only: a way in from Python would take as long again to compile.
@@ -128,21 +128,23 @@ def matmul(arena, slot, x, n_tokens, out, tid, n_threads):
 
 
 @njit(**INNER)
-def quantise(x, first, last, n):
-    """Make integers and sums of float rows first to last - 1, of n numbers each."""
+def quantise(x, first, last, start, stop):
+    """Make integers and sums of rows first to last - 1, columns start to stop - 1, by blocks of 32.
+
+    Of a last block that is not whole nothing is made: its matrices are float.
+    """
     stay_out()
     floats, x8, x16, d, s, h = x
-    if n % 32:
-        return  # its matrices are float
+    b = start // 32
     for t in range(first, last):
         quantise_row(
-            floats.ctypes.data + t * floats.strides[0],
-            n // 32,
-            x8.ctypes.data + t * x8.strides[0],
-            x16.ctypes.data + t * x16.strides[0],
-            d.ctypes.data + t * d.strides[0],
-            s.ctypes.data + t * s.strides[0],
-            h.ctypes.data + t * h.strides[0],
+            floats.ctypes.data + t * floats.strides[0] + 4 * start,
+            (stop - start) // 32,
+            x8.ctypes.data + t * x8.strides[0] + start,
+            x16.ctypes.data + t * x16.strides[0] + 2 * start,
+            d.ctypes.data + t * d.strides[0] + 4 * b,
+            s.ctypes.data + t * s.strides[0] + 4 * b,
+            h.ctypes.data + t * h.strides[0] + 8 * b,
         )
 
 
@@ -154,13 +156,14 @@ def vector_of(arena, slot):
 
 
 @njit(**INNER)
-def add_bias(arena, slot, out, first, last):
+def add_bias(arena, slot, out, first, last, start, stop):
+    """Add columns start to stop - 1 of a slot's vector, where the model has it."""
     stay_out()
     if slot[OFFSET] < 0:
         return
     bias = vector_of(arena, slot)
     for t in range(first, last):
-        for i in range(bias.size):
+        for i in range(start, stop):
             out[t, i] += bias[i]
 
 
@@ -454,7 +457,7 @@ def add_rows(x, y, first, last, n):
 def finish_branch(arena, slot, bias, y, x, first, last, n, eps):
     """x += y, after y's bias and its norm where the model has them."""
     stay_out()
-    add_bias(arena, bias, y, first, last)
+    add_bias(arena, bias, y, first, last, 0, n)
     if slot[OFFSET] >= 0:
         norm_rows(arena, slot, y, y, first, last, eps)
     add_rows(x, y, first, last, n)
@@ -468,15 +471,15 @@ def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, sizes, r
     n_head, n_kv = sizes[N_HEAD], sizes[N_KV]
     first, last = share(n_tokens, tid, n_threads)
     norm_rows(arena, layer[ATTN_NORM], x, act[0], first, last, reals[EPS])
-    quantise(act, first, last, sizes[N_EMBD])
+    quantise(act, first, last, 0, sizes[N_EMBD])
     barrier(sync, n_threads)
     matmul(arena, layer[ATTN_Q], act, n_tokens, q, tid, n_threads)
     matmul(arena, layer[ATTN_K], act, n_tokens, k, tid, n_threads)
     matmul(arena, layer[ATTN_V], act, n_tokens, v, tid, n_threads)
     barrier(sync, n_threads)
-    add_bias(arena, layer[Q_BIAS], q, first, last)
-    add_bias(arena, layer[K_BIAS], k, first, last)
-    add_bias(arena, layer[V_BIAS], v, first, last)
+    add_bias(arena, layer[Q_BIAS], q, first, last, 0, n_head * d_head)
+    add_bias(arena, layer[K_BIAS], k, first, last, 0, n_kv * d_head)
+    add_bias(arena, layer[V_BIAS], v, first, last, 0, n_kv * d_head)
     norm_heads(arena, layer[Q_NORM], q, first, last, n_head, reals[EPS])
     norm_heads(arena, layer[K_NORM], k, first, last, n_kv, reals[EPS])
     place, cap_q, cap_k = captured
@@ -517,13 +520,9 @@ def feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_t
 def activate(arena, layer, gate, up, wide, first, last, start, stop, sizes):
     """Columns start to stop - 1 of activation(gate) * up, into ``wide``, and quantised there."""
     stay_out()
-    floats, x8, x16, d, s, h = wide
-    for slot, rows in ((layer[GATE_BIAS], gate), (layer[UP_BIAS], up)):
-        if slot[OFFSET] >= 0:
-            bias = vector_of(arena, slot)
-            for t in range(first, last):
-                for i in range(start, stop):
-                    rows[t, i] += bias[i]
+    add_bias(arena, layer[GATE_BIAS], gate, first, last, start, stop)
+    add_bias(arena, layer[UP_BIAS], up, first, last, start, stop)
+    floats = wide[0]
     for t in range(first, last):
         row_activate(
             gate[t, start:].ctypes.data,
@@ -532,17 +531,7 @@ def activate(arena, layer, gate, up, wide, first, last, start, stop, sizes):
             floats[t, start:].ctypes.data,
             sizes[GELU] != 0,
         )
-        if sizes[N_FF] % 32 == 0:
-            b = start // 32
-            quantise_row(
-                floats[t, start:].ctypes.data,
-                (stop - start) // 32,
-                x8[t, start:].ctypes.data,
-                x16[t, start:].ctypes.data,
-                d[t, b:].ctypes.data,
-                s[t, b:].ctypes.data,
-                h[t, 2 * b :].ctypes.data,
-            )
+    quantise(wide, first, last, start, stop)
 
 
 @njit(**KERNEL)
@@ -590,9 +579,8 @@ def run_layers(tid, n_threads, sync, arena, slots, kinds, sizes_in, reals, x, tu
             meet + 8 * (1 + il), tid, n_threads, meet, attended,
         )  # fmt: skip
         barrier(meet, n_threads)
-        # each thread's own copy would save this barrier, and cost more with many tokens
         act_rows = (attended, wide[1], wide[2], wide[3], wide[4], wide[5])
-        quantise(act_rows, first, last, n_rows_out)
+        quantise(act_rows, first, last, 0, n_rows_out)
         barrier(meet, n_threads)
         matmul(arena, layer[ATTN_OUT], act_rows, sizes[N_TOKENS], y, tid, n_threads)
         barrier(meet, n_threads)
@@ -600,7 +588,7 @@ def run_layers(tid, n_threads, sync, arena, slots, kinds, sizes_in, reals, x, tu
             arena, layer[POST_ATTN_NORM], layer[OUT_BIAS], y, x, first, last, n_embd, reals[EPS]
         )
         norm_rows(arena, layer[FFN_NORM], x, act[0], first, last, reals[EPS])
-        quantise(act, first, last, n_embd)
+        quantise(act, first, last, 0, n_embd)
         barrier(meet, n_threads)
         feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, meet)
     barrier(meet, n_threads)
@@ -622,7 +610,7 @@ def run_head(tid, n_threads, sync, arena, slots, sizes, reals, x, normed, act, l
         normed[t] = act[0][t, : sizes[N_EMBD]]
     if logits.shape[0] == 0:
         return
-    quantise(act, first, last, sizes[N_EMBD])
+    quantise(act, first, last, 0, sizes[N_EMBD])
     barrier(meet, n_threads)
     matmul(arena, last_row[HEAD], act, n_rows, logits, tid, n_threads)
     cap = reals[SOFTCAP]

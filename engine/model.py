@@ -238,8 +238,7 @@ class Model:
         p = self.params
         sizes = np.zeros(kernels.N_SIZES, np.int64)
         sizes[: kernels.GELU + 1] = (
-            p.n_embd, p.n_head, p.n_head_kv, p.d_head, padded(p.d_head), p.rope.n_rot, p.n_ff,
-            p.gelu,
+            p.n_embd, p.n_head, p.n_head_kv, p.d_head, p.rope.n_rot, p.n_ff, p.gelu
         )  # fmt: skip
         sizes[kernels.LAST_LAYER] = p.n_layers
         sizes[kernels.N_TOKENS] = n_tokens

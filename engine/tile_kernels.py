@@ -19,10 +19,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
-F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-LANES = 8  # float32 lanes of a vector; a CPU without vectors of 32 bytes uses several for one
-TILE_ROWS = 8  # weight rows of a quantised tile
-PANEL_ROWS = 16  # weight rows, keys or value columns of a float tile
+F16, F32 = ir.HalfType(), ir.FloatType()
 
 
 def vector(kind, n):

@@ -51,7 +51,7 @@ def tensor_of(kind: TensorType, n_rows: int, n: int, seed: int = 0) -> Tensor:
 
 @njit(**{**kernels.KERNEL, "cache": False})
 def multiply_all(arena, slot, act, n_tokens, out):  # type: ignore[no-untyped-def]
-    kernels.quantise(act, 0, n_tokens, slot[kernels.COLUMNS])
+    kernels.quantise(act, 0, n_tokens, 0, slot[kernels.COLUMNS])
     for tid in range(3):
         kernels.matmul(arena, slot, act, n_tokens, out, tid, 3)
 
