@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,17 +18,18 @@ class CacheFormat(StrEnum):
     LLAMA_CPP = "llama.cpp"
 
 
-Model = Annotated[
-    str,
-    typer.Option(
+def model_option(more: str = "") -> Any:
+    """The option -m; ``more`` is said behind what it takes."""
+    return typer.Option(
         "-m",
         "--model",
         metavar="MODEL",
         envvar="LLAMA_ARG_MODEL",
-        help="A .gguf file (of a split one, the first part), or a known name: smollm2. "
-        "Only its tokenizer is read.",
-    ),
-]
+        help="A .gguf file (of a split one, the first part), or a known name: smollm2." + more,
+    )
+
+
+Model = Annotated[str, model_option(" Only its tokenizer is read.")]
 Files = Annotated[
     list[str],
     typer.Option(

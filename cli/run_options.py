@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .options import CTX_MOST, DRAFT_MOST
+from .options import CTX_MOST, DRAFT_MOST, model_option
 
 
 class Color(StrEnum):
@@ -18,16 +18,7 @@ class Color(StrEnum):
     OFF = "off"
 
 
-Model = Annotated[
-    str,
-    typer.Option(
-        "-m",
-        "--model",
-        metavar="MODEL",
-        envvar="LLAMA_ARG_MODEL",
-        help="A .gguf file (of a split one, the first part), or a known name: smollm2.",
-    ),
-]
+Model = Annotated[str, model_option()]
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", metavar="PROMPT", help="The prompt.")]
 PromptFile = Annotated[
     str | None,
