@@ -34,20 +34,21 @@ def generation_keys(
     ----------
     before : the prefill, where that was a call of its own and ``run`` had but the last token left
     """
+    from ..ngram.replay import draft_us_per_token
+
     prefill = run if before is None or not before.prompt_tokens else before
     n_before = 0 if before is None else before.prompt_tokens
     first_ns = run.first_token_ns
     if first_ns is not None and before is not None:
         first_ns += before.prefill_ns
     n_drafts = int(run.drafted_by_position[0]) if run.drafted_by_position.size else 0
-    draft_s = run.draft_ns / 1e9
     accept = None if run.acceptance is None else 100 * run.acceptance
     return {
         "n_draft": draft_max,
         "n_predict": len(run.tokens),
         "n_drafted": run.n_drafted,
-        "t_draft_ms": draft_s * 1e3,
-        "draft_us_per_token": draft_s * 1e6 / run.n_drafted if run.n_drafted else None,
+        "t_draft_ms": run.draft_ns / 1e6,
+        "draft_us_per_token": draft_us_per_token(run.draft_ns, run.n_drafted),
         "n_accept": run.n_accepted,
         "accept": accept,
         "accept_percent": accept,

@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .alphabet_kernels import spell_out
-from .errors import ModelDamaged
+from .errors import REMEDY_CONVERT, ModelDamaged
 from .gguf_file import GgufStrings
 from .piece_kernels import MergeRules, fill_pair_slots, fill_token_slots, resolve_merges
 from .vocabulary import Vocabulary
 
-_REMEDY = "convert the model again with current tools"
 # Texts of merges that are no tokens. Real vocabularies have few; each takes some 150 bytes.
 _MAX_OTHER_SYMBOLS = 1 << 20
 
@@ -77,7 +76,7 @@ def check_unique(vocabulary: Vocabulary, repeated: int) -> None:
     if repeated >= 0:
         raise ModelDamaged(
             f"the vocabulary holds the token {vocabulary.tokens[repeated]!r} twice",
-            remedy=_REMEDY,
+            remedy=REMEDY_CONVERT,
         )
 
 
@@ -115,7 +114,7 @@ def _find_merges(
     if is_whole.any():
         merge = merges[int(np.argmax(is_whole))]
         raise ModelDamaged(
-            f"the merge {merge!r} has no two sides, expected 'left right'", remedy=_REMEDY
+            f"the merge {merge!r} has no two sides, expected 'left right'", remedy=REMEDY_CONVERT
         )
     # The 256 bytes are looked up along with the merges, as merges without a left side.
     byte_start = len(data) + np.arange(1, 257)
@@ -150,7 +149,7 @@ def _number_symbols(
         raise ModelDamaged(
             f"the merges name {rows.size} texts that are no tokens, at most {_MAX_OTHER_SYMBOLS} "
             "expected",
-            remedy=_REMEDY,
+            remedy=REMEDY_CONVERT,
         )
     for row, side in zip(rows, sides, strict=True):
         first, last = spans[side]

@@ -11,6 +11,10 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
+# Of what is wrong with a model file: bytes that went astray, or a converter of old.
+REMEDY_DAMAGED = "download or convert the model again"
+REMEDY_CONVERT = "convert the model again with current tools"
+
 
 class ExitStatus(IntEnum):
     """Exit statuses of the command line, stable across releases (docs/exit-status.md)."""

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import (
+    REMEDY_CONVERT,
+    REMEDY_DAMAGED,
     InputUnreadable,
     ModelDamaged,
     ModelNotGguf,
@@ -39,7 +41,6 @@ MAX_DIMENSIONS = 4
 
 ALIGNMENT = 32  # of the tensors, where the file does not say
 _MIN_TENSOR_INFO_BYTES = 24  # name length, number of dimensions, type, offset
-REMEDY_DAMAGED = "download or convert the model again"
 _LATER_PART = re.compile(r"^(?P<stem>.*)-\d{5}-of-(?P<count>\d{5})\.gguf$")
 
 _DTYPES: dict[int, np.dtype] = {
@@ -378,7 +379,7 @@ def _read_version(reader: _Reader) -> int:
         found = f"a GGUF file of version {version}"
     raise ModelUnsupported(
         f"{reader.path} is {found}, expected little-endian, version 2 or 3",
-        remedy="convert the model again with current tools",
+        remedy=REMEDY_CONVERT,
     )
 
 

@@ -16,10 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import DraftsmithError, InputUnreadable, ModelDamaged, ModelUnsupported
+from .errors import (
+    REMEDY_DAMAGED,
+    DraftsmithError,
+    InputUnreadable,
+    ModelDamaged,
+    ModelUnsupported,
+)
 from .gguf_file import (
     ALIGNMENT,
-    REMEDY_DAMAGED,
     GgufMetadata,
     TensorInfo,
     open_map,

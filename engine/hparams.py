@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .errors import ModelDamaged, ModelUnsupported
-from .gguf_file import REMEDY_DAMAGED, GgufMetadata
+from .errors import REMEDY_DAMAGED, ModelDamaged, ModelUnsupported
+from .gguf_file import GgufMetadata
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")
 SCALINGS = ("none", "linear", "yarn")

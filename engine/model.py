@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import forward_kernels as kernels
 from .dequant import dequantise
-from .errors import ModelDamaged, UsageError
+from .errors import REMEDY_DAMAGED, ModelDamaged, UsageError
 from .gguf_file import GgufMetadata, read_metadata
 from .gguf_tensors import Tensor, open_tensors
 from .host import n_physical_cores
@@ -25,7 +25,7 @@ from .hparams import ModelParams, read_params
 from .kv_cache import KvCache, padded
 from .pack import finite_vector, not_finite, pack
 from .rope import RopeTable
-from .weights import DAMAGED, pieces_of
+from .weights import pieces_of
 from .workers import Workers
 
 BATCH = 512  # tokens of the largest pass; longer inputs are cut
@@ -212,17 +212,19 @@ class Model:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         n_padded = -(-self.params.n_vocab // ROW_GRAIN) * ROW_GRAIN
         logits = np.empty((n_rows, n_padded), np.float32)
+        found = logits[:, : self.params.n_vocab]
         normed = np.empty((n_rows, self.params.n_embd), np.float32)
         if n_rows:
             self._workers.run(
                 kernels.run_head, scratch.sync, self._arena, self._slots, sizes, self._reals, x,
                 normed, scratch.work[0], logits,
             )  # fmt: skip
-            found = logits[:, : self.params.n_vocab]
             # NaN shows in both, infinities in one of them
             if not np.isfinite((found.max(axis=1), found.min(axis=1))).all():
-                raise ModelDamaged("the model computes logits that are not finite", remedy=DAMAGED)
-        return logits[:, : self.params.n_vocab], normed
+                raise ModelDamaged(
+                    "the model computes logits that are not finite", remedy=REMEDY_DAMAGED
+                )
+        return found, normed
 
     def _embed(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """float32 [n, n_embd]: the tokens' embeddings."""
@@ -401,7 +403,7 @@ def load_model(
         metadata = read_metadata(path)
     tensors = open_tensors(path, metadata)
     if "token_embd.weight" not in tensors:
-        raise ModelDamaged(f"{path} has no tensor token_embd.weight", remedy=DAMAGED)
+        raise ModelDamaged(f"{path} has no tensor token_embd.weight", remedy=REMEDY_DAMAGED)
     params = read_params(metadata, tensors["token_embd.weight"].shape[0])
     pieces = pieces_of(params, tensors)
     n_threads = n_threads or n_physical_cores()

@@ -14,7 +14,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ModelDamaged, ModelUnsupported, UsageError
+from .errors import (
+    REMEDY_CONVERT,
+    REMEDY_DAMAGED,
+    ModelDamaged,
+    ModelUnsupported,
+    UsageError,
+)
 from .forward_kernels import (
     BF16_PANEL,
     F16_PANEL,
@@ -197,7 +203,7 @@ def not_finite(tensor: Tensor) -> ModelDamaged:
     """The error of a tensor that holds NaN or an infinity."""
     return ModelDamaged(
         f"tensor {tensor.name} holds a number that is not finite",
-        remedy="download or convert the model again",
+        remedy=REMEDY_DAMAGED,
     )
 
 
@@ -217,7 +223,7 @@ def finite_vector(tensor: Tensor) -> NDArray[np.float32]:
     else:
         raise ModelUnsupported(
             f"tensor {tensor.name} is of type {tensor.type.name}, and has to be F32 or F16",
-            remedy="convert the model again with current tools",
+            remedy=REMEDY_CONVERT,
         )
     if not np.isfinite(values).all():
         raise not_finite(tensor)

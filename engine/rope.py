@@ -12,8 +12,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ModelDamaged
-from .gguf_file import REMEDY_DAMAGED
+from .errors import REMEDY_DAMAGED, ModelDamaged
 from .hparams import ModelParams, RopeParams
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ModelDamaged, UsageError
+from .errors import REMEDY_DAMAGED, ModelDamaged, UsageError
 
 WHOLE_TEXT = -1
 _PENALTY_MOST = 1000.0  # so that no logit becomes infinite
@@ -181,7 +181,7 @@ class Sampler:
         if not math.isfinite(largest):
             raise ModelDamaged(
                 f"the model's logits are {largest} after {self._n_accepted} tokens of text",
-                remedy="fetch or convert the model again",
+                remedy=REMEDY_DAMAGED,
             )
 
     def _candidates(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ModelDamaged
+from .errors import REMEDY_CONVERT, ModelDamaged
 from .special_kernels import mark_specials, touches_special
 from .vocabulary import Attribute, Vocabulary
 
@@ -102,7 +102,7 @@ def _build_trie(texts: list[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int32
         if len(children) + len(text) > _NODES_MOST:
             raise ModelDamaged(
                 f"the vocabulary's special tokens hold more than {_NODES_MOST} bytes",
-                remedy="convert the model again with current tools",
+                remedy=REMEDY_CONVERT,
             )
         for byte in text:
             if byte not in children[place]:

@@ -14,14 +14,13 @@ from enum import IntFlag
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import ModelDamaged, ModelHasNoTokenizer, ModelUnsupported
+from .errors import REMEDY_CONVERT, ModelDamaged, ModelHasNoTokenizer, ModelUnsupported
 from .gguf_file import GgufMetadata, GgufStrings
 from .pretokenizers import PRE_TOKENIZERS, PreTokenizer
 
 KNOWN_MODELS = ("gpt2", "llama")
 # Real ones have a few: each costs some thirty times its bytes in the file, for it gets a name.
 MAX_EMPTY_TOKENS = 1 << 16
-_REMEDY = "convert the model again with current tools"
 
 
 class Attribute(IntFlag):
@@ -180,7 +179,7 @@ def read_vocabulary(metadata: GgufMetadata) -> Vocabulary:
 
 
 def _damaged(metadata: GgufMetadata, what: str) -> ModelDamaged:
-    return ModelDamaged(f"{metadata.path}: {what}", remedy=_REMEDY)
+    return ModelDamaged(f"{metadata.path}: {what}", remedy=REMEDY_CONVERT)
 
 
 def _read_kind(metadata: GgufMetadata) -> tuple[str, str]:

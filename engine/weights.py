@@ -8,12 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import forward_kernels as kernels
-from .errors import ModelDamaged, ModelUnsupported
+from .errors import REMEDY_DAMAGED, ModelDamaged, ModelUnsupported
 from .gguf_tensors import Tensor
 from .hparams import ModelParams
 from .pack import Piece
-
-DAMAGED = "download or convert the model again"
 
 
 @dataclass(frozen=True)
@@ -124,11 +122,11 @@ def _halves_of_pairs(n_heads: int, d_head: int, n_rot: int) -> NDArray[np.int64]
 def _shaped(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
     tensor = tensors.get(name)
     if tensor is None:
-        raise ModelDamaged(f"the model has no tensor {name}", remedy=DAMAGED)
+        raise ModelDamaged(f"the model has no tensor {name}", remedy=REMEDY_DAMAGED)
     if tensor.shape != shape:
         raise ModelDamaged(
             f"tensor {name} has the shape {_text(tensor.shape)}, not {_text(shape)}",
-            remedy=DAMAGED,
+            remedy=REMEDY_DAMAGED,
         )
     if len(shape) == 2 and tensor.type.block_items == 1 and shape[1] % 8:
         raise ModelUnsupported(
