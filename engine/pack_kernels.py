@@ -10,7 +10,7 @@ from .block_kernels import unpack
 from .tile_kernels import bits_of_float, half_bits, put_half_word, put_word
 
 # See block_kernels.
-BUILT_ON = {"block_kernels": "139c7a2f", "tile_kernels": "c9a5635a"}
+BUILT_ON = {"block_kernels": "45aedb7a", "tile_kernels": "ec2d5ffb"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 

@@ -42,6 +42,9 @@ HAS_VNNI = cpu_has("avx512vnni") and cpu_has("avx512vl")
 HAS_FMA = cpu_has("fma") or not llvm.get_default_triple().startswith(("x86", "i686"))
 HAS_HALF = cpu_has("f16c") or not llvm.get_default_triple().startswith(("x86", "i686"))
 ON_X86 = llvm.get_default_triple().startswith(("x86", "i686"))
+# Bytes from a block to the one that is asked of memory meanwhile. The CPU itself does not look
+# past a page's end, and without this a batch's products and its reading happen in turn.
+AHEAD = 4096
 
 
 # --------------------------------------------------------------------------------------------------
@@ -264,10 +267,25 @@ def add_fours(builder, sums, unsigned, signed):
     return call(builder, "llvm.x86.avx512.vpdpbusd.256", V8I, sums, a, b)
 
 
+def prefetch(builder, here, n_bytes):
+    """Ask for the cache lines of the block ``AHEAD`` of this one; there need not be any."""
+    kind = I8.as_pointer()
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(ir.VoidType(), [kind, I32, I32, I32]),
+        "llvm.prefetch.p0i8",
+    )
+    numbers = [ir.Constant(I32, n) for n in (0, 3, 1)]  # to read, into all caches, data
+    for start in range(0, n_bytes, 64):
+        at = builder.inttoptr(plus(builder, here, AHEAD + start), kind)
+        builder.call(function, [at, *numbers])
+
+
 def four_bits(builder, wide, w, i, xs):
     """A block of 32 unsigned 4-bit weights: each token's sum of products, scales, least values."""
     scale_bytes = 32 if wide else 16
     here = builder.add(w, builder.mul(i, ir.Constant(I64, 128 + 2 * scale_bytes)))
+    prefetch(builder, here, 128 + 2 * scale_bytes)
     x_offset = builder.mul(i, ir.Constant(I64, 32))
     products = [None] * len(xs)
     for j in range(4):
@@ -300,7 +318,9 @@ def eight_bits(builder, wide, w, i, xs):
     Returns as ``four_bits`` does; the least values are None where there are none.
     """
     n = 16 if wide else 32
-    here = builder.add(w, builder.mul(i, ir.Constant(I64, 8 * n + (64 if wide else 16))))
+    n_bytes = 8 * n + (64 if wide else 16)
+    here = builder.add(w, builder.mul(i, ir.Constant(I64, n_bytes)))
+    prefetch(builder, here, n_bytes)
     x_offset = builder.mul(i, ir.Constant(I64, 2 * n))
     whole = [None] * len(xs)
     for j in range(n // 2):
@@ -362,7 +382,7 @@ def quantised_tile(products, wide, d_shift):
                 for total, to in zip(sums, outs, strict=True):
                     store(builder, total, to, align=4)
 
-            in_tiles(builder, n_tokens, (4, 2, 1), emit)
+            in_tiles(builder, n_tokens, (4, 3, 2, 1), emit)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 11), codegen
