@@ -41,7 +41,7 @@ OUT_NORM, HEAD = 0, 1
 OFFSET, FORM, ROWS, COLUMNS, TILE_BYTES, N_PLACES = range(6)
 
 # Places in sizes.
-(N_EMBD, N_HEAD, N_KV, D_HEAD, N_ROT, N_FF, GELU, FIRST_LAYER, LAST_LAYER, N_TOKENS, N_PAST,
+(N_EMBD, N_HEAD, N_KV, D_HEAD, N_ROT, N_FF, GELU, FIRST_LAYER, LAST_LAYER, N_TOKENS, N_BLOCK,
  N_SINK, N_ROWS, CUT, N_SIZES) = range(15)  # fmt: skip
 # Places in reals.
 EPS, ATTN_SCALE, SOFTCAP = range(3)
@@ -223,11 +223,11 @@ def rotate(rows, turn, first, last, n_heads, d_head, n_rot):
 
 
 @njit(**INNER)
-def store_keys(k, v, keys, values, first, last, n_past, n_kv, d_head):
-    """Write tokens' keys (columns of panels) and values (rows) as float16 bits."""
+def store_keys(k, v, keys, values, first, last, places, n_kv, d_head):
+    """Write tokens' keys (columns of panels) and values (rows), as float16 bits, to their slots."""
     stay_out()
     for t in range(first, last):
-        slot = n_past + t
+        slot = places[t]
         for head in range(n_kv):
             panel = keys[head, slot // 16]
             column = slot % 16
@@ -375,9 +375,9 @@ def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, 
     n_tokens, n_kv, d_head, n_sink = sizes[N_TOKENS], sizes[N_KV], sizes[D_HEAD], sizes[N_SINK]
     group = sizes[N_HEAD] // n_kv
     scale = reals[ATTN_SCALE]
-    per_block = max(1, BLOCK_ROWS // group)
+    per_block = sizes[N_BLOCK]
     n_blocks = (n_tokens + per_block - 1) // per_block
-    n_splits = (hi[n_tokens - 1] + SPLIT) // SPLIT
+    n_splits = (hi[:n_tokens].max() + SPLIT) // SPLIT
     part_out, part_tops, part_weights = parts
     if n_blocks > 1:
         n_splits_task, n_tasks = n_splits, n_blocks * n_kv
@@ -464,8 +464,8 @@ def finish_branch(arena, slot, bias, y, x, first, last, n, eps):
 
 
 @njit(**PART)
-def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, sizes, reals, captured, tid,
-                     n_threads, sync):  # fmt: skip
+def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, places, sizes, reals,
+                     captured, tid, n_threads, sync):  # fmt: skip
     """Norm, products, RoPE and cache of one layer; the queries stay in q."""
     n_tokens, d_head, n_rot = sizes[N_TOKENS], sizes[D_HEAD], sizes[N_ROT]
     n_head, n_kv = sizes[N_HEAD], sizes[N_KV]
@@ -491,7 +491,7 @@ def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, sizes, r
     if place >= 0:
         cap_q[place, 1, first:last] = q[first:last, : n_head * d_head]
         cap_k[place, 1, first:last] = k[first:last, : n_kv * d_head]
-    store_keys(k, v, cache[0], cache[1], first, last, sizes[N_PAST], n_kv, d_head)
+    store_keys(k, v, cache[0], cache[1], first, last, places, n_kv, d_head)
     barrier(sync, n_threads)
 
 
@@ -539,6 +539,8 @@ def run_layers(tid, n_threads, sync, arena, slots, kinds, sizes_in, reals, x, tu
                keys, values, work, parts, rooms, captures):  # fmt: skip
     """Layers FIRST_LAYER to LAST_LAYER - 1 on x [n_tokens, n_embd], in place; a thread's part.
 
+    Token t's keys go to slot hi[t]; it sees the slots lo[kind, t] to hi[t]. sizes[N_BLOCK] tokens
+    share the keys that attention reads.
     ``sync`` int64: [0] the barrier, [1 + layer] the layer's next attention task. With sizes[CUT],
     only the rows ``kept`` go through the rest of the last layer once its keys are stored, and end
     at the front of x; with none kept, none do.
@@ -560,7 +562,7 @@ def run_layers(tid, n_threads, sync, arena, slots, kinds, sizes_in, reals, x, tu
         if hidden_place[il] >= 0:
             cap_hidden[hidden_place[il], first:last] = x[first:last]
         attention_inputs(
-            arena, layer, kind, x, act, q, k, v, turns, (keys[il], values[il]), sizes, reals,
+            arena, layer, kind, x, act, q, k, v, turns, (keys[il], values[il]), hi, sizes, reals,
             (qk_place[il], cap_q, cap_k), tid, n_threads, meet,
         )  # fmt: skip
         if sizes[CUT] and il == sizes[LAST_LAYER] - 1:

@@ -161,7 +161,59 @@ class Model:
             raise
         return _joined(parts)
 
+    def forward_streams(
+        self,
+        tokens: ArrayLike,
+        cache: KvCache,
+        *,
+        starts: NDArray[np.int64],
+        slots: NDArray[np.int64],
+    ) -> Pass:
+        """Evaluate the next token of each of many texts that share a cache.
+
+        Text b holds the slots starts[b] to slots[b] - 1, and gets slots[b] too. What a text gets
+        is the same, bit for bit, as in a cache of its own. ``cache.length`` says nothing here.
+
+        Parameters
+        ----------
+        tokens : int32 [n], 1 to ``BATCH``
+        starts : int64 [n], multiples of 256
+        slots : int64 [n]
+
+        Raises
+        ------
+        UsageError : no token or too many, or slots outside the cache or before their starts
+        ModelDamaged : logits that are not finite
+        """
+        ids = self._ids(tokens)
+        if ids.size > BATCH or starts.shape != ids.shape or slots.shape != ids.shape:
+            raise UsageError(
+                f"{ids.size} tokens with {starts.size} starts and {slots.size} slots",
+                remedy=f"give 1 to {BATCH} of each, as many of one as of the others",
+            )
+        if (starts % kernels.SPLIT).any() or (starts < 0).any() or (slots < starts).any():
+            raise UsageError(
+                "texts that share a cache start outside of their places",
+                remedy=f"start each at a multiple of {kernels.SPLIT}, at most at its slot",
+            )
+        if slots.max() >= cache.n_ctx:
+            raise UsageError(
+                f"slot {slots.max()} is outside of a context of {cache.n_ctx}",
+                remedy="give a larger context",
+            )
+        rows = np.arange(ids.size, dtype=np.int64)
+        return self._run(ids, cache, rows, slots - starts, starts, slots, 1, None)
+
     def _checked(self, tokens: ArrayLike, cache: KvCache) -> NDArray[np.int64]:
+        ids = self._ids(tokens)
+        if cache.length + ids.size > cache.n_ctx:
+            raise UsageError(
+                f"{ids.size} tokens do not fit behind {cache.length} in a context of {cache.n_ctx}",
+                remedy="give a larger context or a shorter text",
+            )
+        return ids
+
+    def _ids(self, tokens: ArrayLike) -> NDArray[np.int64]:
         ids = np.asarray(tokens, np.int64).reshape(-1)
         if ids.size == 0:
             raise UsageError("no token to evaluate", remedy="give one or more")
@@ -169,11 +221,6 @@ class Model:
             raise UsageError(
                 f"a token outside the vocabulary of {self.params.n_vocab}",
                 remedy="tokenize the text with this model",
-            )
-        if cache.length + ids.size > cache.n_ctx:
-            raise UsageError(
-                f"{ids.size} tokens do not fit behind {cache.length} in a context of {cache.n_ctx}",
-                remedy="give a larger context or a shorter text",
             )
         return ids
 
@@ -185,17 +232,35 @@ class Model:
         positions: NDArray[np.int64],
         taps: Taps | None,
     ) -> Pass:
-        """One pass of at most ``BATCH`` tokens."""
-        params = self.params
+        """One pass of at most ``BATCH`` tokens behind those of the cache."""
+        n = ids.size
+        slots = np.arange(cache.length, cache.length + n, dtype=np.int64)
+        starts = np.zeros(n, np.int64)
+        n_block = max(1, kernels.BLOCK_ROWS // (self.params.n_head // self.params.n_head_kv))
+        done = self._run(ids, cache, kept, positions, starts, slots, n_block, taps)
+        cache.length += n
+        return done
+
+    def _run(
+        self,
+        ids: NDArray[np.int64],
+        cache: KvCache,
+        kept: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        high: NDArray[np.int64],
+        n_block: int,
+        taps: Taps | None,
+    ) -> Pass:
+        """One pass of at most ``BATCH`` tokens, which see the slots ``starts`` to ``high``."""
         n = ids.size
         scratch = self._room(n, cache)
         x = self._embed(ids)
         turns = self._rope.turns(positions)
-        high = np.arange(cache.length, cache.length + n, dtype=np.int64)
-        low = np.zeros((2, n), np.int64)
-        if params.window:
-            low[1] = np.maximum(0, high - params.window + 1)
-        sizes = self._sizes(n, cache.length, kept.size)
+        low = np.stack((starts, starts))
+        if self.params.window:
+            low[1] = np.maximum(starts, high - self.params.window + 1)
+        sizes = self._sizes(n, n_block, kept.size)
         taken, captures = self._captures(taps, n)
         scratch.sync[:] = 0
         self._workers.run(
@@ -203,7 +268,6 @@ class Model:
             self._reals, x, turns, low, high, kept, cache.keys, cache.values, scratch.work,
             scratch.parts, scratch.rooms, captures,
         )  # fmt: skip
-        cache.length += n
         logits, normed = self._head(x, kept.size, sizes, scratch)
         return Pass(logits, x[: kept.size].copy(), normed, taken)
 
@@ -236,7 +300,7 @@ class Model:
             x *= np.float32(self.params.embd_scale)
         return x
 
-    def _sizes(self, n_tokens: int, n_past: int, n_rows: int) -> NDArray[np.int64]:
+    def _sizes(self, n_tokens: int, n_block: int, n_rows: int) -> NDArray[np.int64]:
         p = self.params
         sizes = np.zeros(kernels.N_SIZES, np.int64)
         sizes[: kernels.GELU + 1] = (
@@ -244,7 +308,7 @@ class Model:
         )  # fmt: skip
         sizes[kernels.LAST_LAYER] = p.n_layers
         sizes[kernels.N_TOKENS] = n_tokens
-        sizes[kernels.N_PAST] = n_past
+        sizes[kernels.N_BLOCK] = n_block
         sizes[kernels.N_ROWS] = n_rows
         sizes[kernels.CUT] = n_rows < n_tokens
         return sizes

@@ -327,6 +327,32 @@ def test_caches_do_not_mix(small: dict[str, Path], load: Load) -> None:
             assert_same(model.forward(ids[rows], cache, rows="all"), whole, rows)
 
 
+@pytest.mark.parametrize("kind", ["Q4_1", "gemma3"])
+@pytest.mark.parametrize("n_streams", [1, 5, 20])
+def test_texts_that_share_a_cache_do_not_see_each_other(
+    kind: str, n_streams: int, small: dict[str, Path], load: Load
+) -> None:
+    """The bug: a text that reads its neighbour's keys, or is rounded otherwise than alone."""
+    model = load(small[kind], n_threads=2)
+    texts = np.stack([tokens(45, seed=seed) for seed in range(n_streams)])
+    expected = [run(model, ids, [45]) for ids in texts]
+    # text b starts b steps late, in the places from the last to the first
+    starts = 256 * np.arange(n_streams, dtype=np.int64)[::-1].copy()
+    cache = model.new_cache(256 * n_streams)
+    for step in range(45 + n_streams):
+        going = np.array([b for b in range(n_streams) if 0 <= step - b < 45], np.int64)
+        if not going.size:
+            continue
+        places = step - going
+        found = model.forward_streams(
+            texts[going, places], cache, starts=starts[going], slots=starts[going] + places
+        )
+        for row, (b, place) in enumerate(zip(going.tolist(), places.tolist(), strict=True)):
+            for name in FIELDS:
+                alone = getattr(expected[b], name)[place]
+                assert (getattr(found, name)[row].view(np.uint32) == alone.view(np.uint32)).all()
+
+
 # --------------------------------------------------------------------------------------------------
 # Refusals
 
@@ -384,6 +410,30 @@ def test_rows_that_are_not_there_are_refused(
     cache = model.new_cache(20)
     assert_refused(UsageError, "rows", lambda: model.forward(tokens(3), cache, rows=np.array(rows)))
     assert cache.length == 0
+
+
+@pytest.mark.parametrize(
+    ("starts", "slots", "word"),
+    [
+        ([0], [0], "2 tokens"),
+        ([0, 100], [0, 100], "share a cache"),
+        ([0, -256], [0, 0], "share a cache"),
+        ([0, 256], [0, 255], "share a cache"),
+        ([0, 256], [0, 512], "slot 512"),
+    ],
+)
+def test_streams_out_of_place_are_refused(
+    starts: list[int], slots: list[int], word: str, small: dict[str, Path], load: Load
+) -> None:
+    """The bug: keys written outside of the cache."""
+    model = load(small["Q4_1"])
+    cache = model.new_cache(512)
+    places = [np.array(numbers, np.int64) for numbers in (starts, slots)]
+    assert_refused(
+        UsageError,
+        word,
+        lambda: model.forward_streams([1, 2], cache, starts=places[0], slots=places[1]),
+    )
 
 
 def test_impossible_caches_are_refused(small: dict[str, Path], load: Load) -> None:
