@@ -168,6 +168,7 @@ class Model:
         *,
         starts: NDArray[np.int64],
         slots: NDArray[np.int64],
+        taps: Taps | None = None,
     ) -> Pass:
         """Evaluate the next token of each of many texts that share a cache.
 
@@ -179,6 +180,7 @@ class Model:
         tokens : int32 [n], 1 to ``BATCH``
         starts : int64 [n], multiples of 256
         slots : int64 [n]
+        taps : layers to look into
 
         Raises
         ------
@@ -202,7 +204,7 @@ class Model:
                 remedy="give a larger context",
             )
         rows = np.arange(ids.size, dtype=np.int64)
-        return self._run(ids, cache, rows, slots - starts, starts, slots, 1, None)
+        return self._run(ids, cache, rows, slots - starts, starts, slots, 1, taps)
 
     def _checked(self, tokens: ArrayLike, cache: KvCache) -> NDArray[np.int64]:
         ids = self._ids(tokens)
