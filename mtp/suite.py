@@ -1,0 +1,169 @@
+"""Prompts to measure drafting with: the bundled ones, or a user's JSON lines.
+
+A line is an object with ``id``, ``category``, ``max_tokens`` (optional) and either ``prompt`` or
+``messages``, as in docs/mtp-run.md. A file is read whole, within limits, before anything runs, so
+that a mistake in its last line does not show after an hour.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..engine.errors import InputEmpty, InputMalformed, InputUnreadable
+
+BUNDLED = Path(__file__).with_name("suite.jsonl")
+MAX_TOKENS = 128  # where a line does not say
+MAX_TOKENS_MOST = 1 << 20
+MAX_LINE_BYTES = 1 << 22
+MAX_PROMPTS = 10_000
+_NAME_MOST = 200
+_ROLES = ("system", "user", "assistant")
+_KEYS = ("id", "category", "prompt", "messages", "max_tokens")
+_REMEDY = "correct that line; see docs/mtp-run.md"
+
+
+@dataclass(frozen=True)
+class SuitePrompt:
+    """One prompt of a suite.
+
+    Attributes
+    ----------
+    name : the line's ``id``; no other line has it
+    category : what prompts are grouped by
+    messages : of {"role", "content"} each, for the chat template; the last one is the user's
+    max_tokens : most tokens to generate, 1 or more
+    """
+
+    name: str
+    category: str
+    messages: tuple[dict[str, str], ...]
+    max_tokens: int
+
+
+def read_suite(path: str | Path | None = None) -> list[SuitePrompt]:
+    """Return the prompts of a file, or the bundled ones, in order.
+
+    Raises
+    ------
+    InputUnreadable : the file is missing or cannot be read
+    InputEmpty : it holds no prompt
+    InputMalformed : a line is not what it has to be, too long, or one too many; names the line
+    """
+    path = BUNDLED if path is None else Path(path)
+    prompts: list[SuitePrompt] = []
+    lines_of: dict[str, int] = {}
+    for number, line in _lines(path):
+        prompt = _prompt(line, f"{path}, line {number}")
+        if prompt.name in lines_of:
+            raise InputMalformed(
+                f"{path}, line {number}: line {lines_of[prompt.name]} has the id "
+                f"{prompt.name!r} already",
+                remedy="give each line an id of its own",
+            )
+        if len(prompts) == MAX_PROMPTS:
+            raise InputMalformed(
+                f"{path}, line {number}: more than {MAX_PROMPTS} prompts",
+                remedy="split the file",
+            )
+        lines_of[prompt.name] = number
+        prompts.append(prompt)
+    if not prompts:
+        raise InputEmpty(f"{path} holds no prompt", remedy="name a file of JSON lines")
+    return prompts
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield (number, line) of the lines that are not blank; never more than one in memory."""
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise InputMalformed(
+                        f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes",
+                        remedy="give a shorter prompt",
+                    )
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise InputUnreadable(
+            f"{path} can't be read ({error.strerror})", remedy="name a file of JSON lines"
+        ) from error
+
+
+def _prompt(line: bytes, place: str) -> SuitePrompt:
+    """Return the prompt of one line.
+
+    Raises
+    ------
+    InputMalformed : no JSON, no object, or a field that is missing or not what it has to be
+    """
+
+    def wrong(what: str) -> InputMalformed:
+        return InputMalformed(f"{place}: {what}", remedy=_REMEDY)
+
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError too
+        raise wrong(f"not JSON ({_short(str(error))})") from error
+    if not isinstance(fields, dict):
+        raise wrong("not an object, as {...}")
+    unknown = sorted(set(fields) - set(_KEYS))
+    if unknown:
+        raise wrong(f"unknown field {_short(repr(unknown[0]))}, known are {', '.join(_KEYS)}")
+    for key in ("id", "category"):
+        value = fields.get(key)
+        if not isinstance(value, str) or not 0 < len(value) <= _NAME_MOST or not _printable(value):
+            raise wrong(f"{key} has to be printable text of 1 to {_NAME_MOST} characters")
+    most = fields.get("max_tokens", MAX_TOKENS)
+    if type(most) is not int or not 1 <= most <= MAX_TOKENS_MOST:
+        raise wrong(f"max_tokens has to be a whole number from 1 to {MAX_TOKENS_MOST}")
+    if ("prompt" in fields) == ("messages" in fields):
+        raise wrong("exactly one of prompt and messages is needed")
+    problem = _problem(messages := _messages(fields))
+    if problem:
+        raise wrong(problem)
+    return SuitePrompt(fields["id"], fields["category"], tuple(messages), most)
+
+
+def _messages(fields: dict[str, Any]) -> Any:
+    if "messages" in fields:
+        return fields["messages"]
+    return [{"role": "user", "content": fields["prompt"]}]
+
+
+def _problem(messages: Any) -> str | None:
+    """What is wrong with messages; None: nothing."""
+    if not isinstance(messages, list) or not messages:
+        return "messages has to be a list of one or more"
+    for message in messages:
+        if not isinstance(message, dict) or set(message) != {"role", "content"}:
+            return "a message has to have role and content, and nothing else"
+        if message["role"] not in _ROLES:
+            return f"a message's role has to be one of {', '.join(_ROLES)}"
+        if not isinstance(message["content"], str) or not message["content"]:
+            return "a prompt, and the content of a message, has to be text of 1 character or more"
+        if not _encodable(message["content"]):
+            return "a text holds half a character (a lone surrogate)"
+    if messages[-1]["role"] != "user":
+        return "the last message has to be the user's"
+    return None
+
+
+def _printable(text: str) -> bool:
+    return text.isprintable()
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
