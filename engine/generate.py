@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from time import perf_counter_ns
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from .acceptance import AcceptRule, Verdict, match_samples
 from .errors import UsageError
 from .interrupts import Interrupts
+from .model import Pass, Taps
 from .pacer import Pacer
 from .sampling import Sampler
 
@@ -80,6 +81,43 @@ class Drafter(Protocol):
 
     def reset(self) -> None:
         """Forget the text. The loop itself never asks for it."""
+
+
+@runtime_checkable
+class TrunkReader(Protocol):
+    """A drafter that drafts from what the model's layers computed, besides the text.
+
+    ``see`` comes behind every forward pass of the loop: each batch of the prompt, each round.
+    What was seen does not stand before ``accept`` says so:
+
+    - The batches of a prompt are seen one after the other; then the whole prompt is accepted, and
+      then the first token of the model's, which no pass has seen.
+    - A round is draft, see, accept. Its batch is the last token of the text and behind it what is
+      verified of the draft. When n tokens are accepted, its first n rows belong to the text, and
+      the last of the n tokens is seen in the next round.
+
+    A prompt whose evaluation did not come to its end is never accepted, nor is a round that was
+    interrupted. As the cache does, a text that goes on begins with the token that no pass has seen.
+    """
+
+    @property
+    def feature_layers(self) -> Sequence[int]:
+        """Layers of the model whose input ``see`` wants."""
+
+    def see(
+        self,
+        tokens: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        features: NDArray[np.float32],
+    ) -> None:
+        """Take what a pass computed for all of its tokens; the arrays are the reader's own.
+
+        Parameters
+        ----------
+        tokens : int32 [n]
+        hidden : float32 [n, n_embd], before the last norm
+        features : float32 [len(feature_layers), n, n_embd]
+        """
 
 
 @dataclass
@@ -171,6 +209,7 @@ def generate(
     prompt : int32 [n], 1 or more tokens
     n_predict : most tokens to generate; -1: until the text ends or the context is full
     stop : tokens that end the text
+    drafter : one that is a ``TrunkReader`` needs an engine's ``Model``
     draft_max : most tokens of a draft
     pacer : shortens drafts to what pays; None: always draft_max
     accept_rule : decides how much of a draft stands
@@ -195,6 +234,7 @@ def generate(
             n_predict=n_predict,
             stop=stop,
             drafter=drafter,
+            reader=drafter if isinstance(drafter, TrunkReader) else None,
             draft_max=draft_max,
             pacer=pacer,
             accept_rule=accept_rule,
@@ -248,6 +288,7 @@ class _Loop(Generic[Cache]):
 
     Attributes
     ----------
+    reader : the drafter, if it is one
     done : what there is so far
     kept : tokens of the cache that belong to the text; what is above is a draft that may not stand
     fresh : ids of this round, and how many of the first of them come from the draft
@@ -260,6 +301,7 @@ class _Loop(Generic[Cache]):
     n_predict: int
     stop: AbstractSet[int]
     drafter: Drafter | None
+    reader: TrunkReader | None
     draft_max: int
     pacer: Pacer | None
     accept_rule: AcceptRule
@@ -281,11 +323,12 @@ class _Loop(Generic[Cache]):
         for start in range(0, prompt.size, n_batch):
             batch = prompt[start : start + n_batch]
             is_last = start + batch.size == prompt.size
-            done = self.model.forward(batch, self.cache, rows="last" if is_last else "none")
-            self.logits = done.logits
+            passed = self._forward(batch, "last" if is_last else "none")
+            self.logits = passed.logits
+            self.done.learn_ns += self._see(batch, passed)
             if on_prefill is not None:
                 on_prefill(start + batch.size, prompt.size)
-        self.done.prefill_ns = perf_counter_ns() - started_ns
+        self.done.prefill_ns = perf_counter_ns() - started_ns - self.done.learn_ns
 
     def first(self, prompt: NDArray[np.int32], started_ns: int) -> None:
         """Take the prompt into the text, and the first token from its logits."""
@@ -294,7 +337,7 @@ class _Loop(Generic[Cache]):
         learning_ns = perf_counter_ns()
         if self.drafter is not None:
             self.drafter.accept(prompt)
-        done.learn_ns = perf_counter_ns() - learning_ns
+        done.learn_ns += perf_counter_ns() - learning_ns
         if self.pacer is not None:
             self.pacer.begin()
         self.sampler.accept_all(prompt.tolist())
@@ -327,10 +370,11 @@ class _Loop(Generic[Cache]):
         verified = draft[:n]
         batch = np.array([done.tokens[-1], *verified], np.int32)
         started_ns = perf_counter_ns()
-        logits = self.model.forward(batch, self.cache, rows="all").logits
+        passed = self._forward(batch, "all")
         self.interrupts.held = True  # until hand_over
-        verdict = self.accept_rule(self.sampler, logits, verified, self.stop)
+        verdict = self.accept_rule(self.sampler, passed.logits, verified, self.stop)
         verify_ns = perf_counter_ns() - started_ns
+        done.draft_ns += self._see(batch, passed)
         self.kept += len(verdict.tokens)
         self.cache.truncate(self.kept)
         self._append(verdict)
@@ -358,6 +402,26 @@ class _Loop(Generic[Cache]):
         drafted = self.drafter.draft(n_asked)
         draft_ns = perf_counter_ns() - started_ns
         return _sound(drafted, n_asked, self.logits.shape[-1]), draft_ns
+
+    def _forward(
+        self, batch: NDArray[np.int32], rows: Literal["last", "all", "none"]
+    ) -> TargetPass:
+        if self.reader is None:
+            return self.model.forward(batch, self.cache, rows=rows)
+        model: Any = self.model  # more than a TargetModel
+        taps = Taps(hidden_layers=self.reader.feature_layers)
+        return cast(Pass, model.forward(batch, self.cache, rows=rows, taps=taps, all_hidden=True))
+
+    def _see(self, batch: NDArray[np.int32], passed: TargetPass) -> int:
+        """Show the reader what a pass computed; returns the time it took."""
+        if self.reader is None:
+            return 0
+        started_ns = perf_counter_ns()
+        done = cast(Pass, passed)
+        assert done.all_hidden is not None
+        assert done.taps is not None
+        self.reader.see(batch, done.all_hidden, done.taps.hidden)
+        return perf_counter_ns() - started_ns
 
     def _append(self, verdict: Verdict) -> None:
         """Tokens into the text; the accept rule has told the sampler."""

@@ -42,12 +42,14 @@ class Pass:
     hidden : float32 [n_rows, n_embd], before the last norm
     normed : float32 [n_rows, n_embd], after it
     taps : what ``taps`` asked for, of all tokens
+    all_hidden : float32 [n_tokens, n_embd], as ``hidden`` of all tokens, where it was asked for
     """
 
     logits: NDArray[np.float32]
     hidden: NDArray[np.float32]
     normed: NDArray[np.float32]
     taps: Taps | None = None
+    all_hidden: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,7 @@ class Model:
         rows: Literal["last", "all", "none"] | NDArray[np.int64] = "last",
         positions: NDArray[np.int64] | None = None,
         taps: Taps | None = None,
+        all_hidden: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Pass:
         """Evaluate tokens behind those that ``cache`` holds, and append them to it.
@@ -134,6 +137,8 @@ class Model:
         rows : which of them get logits: ascending places in ``tokens``, or a word
         positions : int64 [n], for RoPE; default: the tokens' slots in the cache
         taps : layers to look into
+        all_hidden : keep the last hidden states of all tokens, whichever ``rows`` get logits; the
+            last layer is then computed for all of them
         on_progress : told (tokens done, n) after each batch of at most ``BATCH``
 
         Raises
@@ -151,9 +156,8 @@ class Model:
             for start in range(0, ids.size, BATCH):
                 stop = min(start + BATCH, ids.size)
                 inside = wanted[(wanted >= start) & (wanted < stop)] - start
-                parts.append(
-                    self._batch(ids[start:stop], cache, inside, positions[start:stop], taps)
-                )
+                at = positions[start:stop]
+                parts.append(self._batch(ids[start:stop], cache, inside, at, taps, all_hidden))
                 if on_progress is not None:
                     on_progress(stop, ids.size)
         except BaseException:
@@ -233,13 +237,14 @@ class Model:
         kept: NDArray[np.int64],
         positions: NDArray[np.int64],
         taps: Taps | None,
+        all_hidden: bool,
     ) -> Pass:
         """One pass of at most ``BATCH`` tokens behind those of the cache."""
         n = ids.size
         slots = np.arange(cache.length, cache.length + n, dtype=np.int64)
         starts = np.zeros(n, np.int64)
         n_block = max(1, kernels.BLOCK_ROWS // (self.params.n_head // self.params.n_head_kv))
-        done = self._run(ids, cache, kept, positions, starts, slots, n_block, taps)
+        done = self._run(ids, cache, kept, positions, starts, slots, n_block, taps, all_hidden)
         cache.length += n
         return done
 
@@ -253,6 +258,7 @@ class Model:
         high: NDArray[np.int64],
         n_block: int,
         taps: Taps | None,
+        all_hidden: bool = False,
     ) -> Pass:
         """One pass of at most ``BATCH`` tokens, which see the slots ``starts`` to ``high``."""
         n = ids.size
@@ -263,6 +269,8 @@ class Model:
         if self.params.window:
             low[1] = np.maximum(starts, high - self.params.window + 1)
         sizes = self._sizes(n, n_block, kept.size)
+        if all_hidden:
+            sizes[kernels.CUT] = False
         taken, captures = self._captures(taps, n)
         scratch.sync[:] = 0
         self._workers.run(
@@ -270,12 +278,14 @@ class Model:
             self._reals, x, turns, low, high, kept, cache.keys, cache.values, scratch.work,
             scratch.parts, scratch.rooms, captures,
         )  # fmt: skip
-        logits, normed = self._head(x, kept.size, sizes, scratch)
-        return Pass(logits, x[: kept.size].copy(), normed, taken)
+        hidden = x[kept] if all_hidden else x[: kept.size].copy()
+        logits, normed = self._head(hidden, sizes, scratch)
+        return Pass(logits, hidden, normed, taken, x if all_hidden else None)
 
     def _head(
-        self, x: NDArray[np.float32], n_rows: int, sizes: NDArray[np.int64], scratch: _Scratch
+        self, x: NDArray[np.float32], sizes: NDArray[np.int64], scratch: _Scratch
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        n_rows = len(x)
         n_padded = -(-self.params.n_vocab // ROW_GRAIN) * ROW_GRAIN
         logits = np.empty((n_rows, n_padded), np.float32)
         found = logits[:, : self.params.n_vocab]
@@ -443,7 +453,13 @@ def _joined(parts: list[Pass]) -> Pass:
         np.concatenate([part.hidden for part in parts]),
         np.concatenate([part.normed for part in parts]),
         taps,
+        _all_hidden(parts),
     )
+
+
+def _all_hidden(parts: list[Pass]) -> NDArray[np.float32] | None:
+    hidden = [part.all_hidden for part in parts if part.all_hidden is not None]
+    return np.concatenate(hidden) if hidden else None
 
 
 def load_model(

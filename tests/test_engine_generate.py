@@ -18,6 +18,7 @@ import pytest
 from draftsmith.engine.acceptance import match_samples
 from draftsmith.engine.errors import ModelDamaged, UsageError
 from draftsmith.engine.generate import Drafter, Generation, generate
+from draftsmith.engine.model import Taps
 from draftsmith.engine.pacer import Pacer
 from draftsmith.engine.sampling import Sampler, SamplingParams
 from draftsmith.ngram.drafter import NgramDrafter
@@ -48,6 +49,8 @@ class HashCache:
 class HashPass:
     def __init__(self, logits: NDArray[np.float32]) -> None:
         self.logits = logits
+        self.all_hidden: NDArray[np.float32] | None = None
+        self.taps: Taps | None = None
 
 
 @functools.cache
@@ -91,6 +94,33 @@ class HashModel:
         return hashed_row(zlib.crc32(np.array(text, np.int32).tobytes()))
 
 
+class OpenModel(HashModel):
+    """Has hidden states and features too: the hash of the text, and that times the layer."""
+
+    def forward(
+        self,
+        tokens: NDArray[np.int32],
+        cache: HashCache,
+        *,
+        rows: Literal["last", "all", "none"] = "last",
+        taps: Taps | None = None,
+        all_hidden: bool = False,
+    ) -> HashPass:
+        before = cache.length
+        done = super().forward(tokens, cache, rows=rows)
+        if all_hidden:
+            places = range(before + 1, cache.length + 1)
+            done.all_hidden = np.array([hidden_of(cache.tokens[:n]) for n in places])
+        if taps is not None:
+            features = [layer * done.all_hidden for layer in taps.hidden_layers]
+            done.taps = Taps(hidden=np.array(features).reshape(-1, len(tokens), 2))
+        return done
+
+
+def hidden_of(text: Sequence[int]) -> NDArray[np.float32]:
+    return np.array([len(text), zlib.crc32(np.array(text, np.int32).tobytes())], np.float32)
+
+
 class ListDrafter:
     """Drafts what ``guess`` makes of the text so far and a length."""
 
@@ -128,6 +158,43 @@ class LooseDrafter(ListDrafter):
     def accept(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
         super().accept(tokens)
         self.array[:] = -1
+
+
+class ReadingDrafter(ListDrafter):
+    """Keeps the hidden states of the tokens that stand, by the rules of ``TrunkReader``."""
+
+    def __init__(
+        self, guess: Callable[[list[int], int], ArrayLike], feature_layers: Sequence[int] = (3, 1)
+    ) -> None:
+        super().__init__(guess)
+        self.feature_layers = feature_layers
+        self.hidden: list[NDArray[np.float32]] = []
+        self.seen: list[tuple[int, NDArray[np.float32]]] = []
+
+    def see(
+        self,
+        tokens: NDArray[np.int32],
+        hidden: NDArray[np.float32],
+        features: NDArray[np.float32],
+    ) -> None:
+        assert tokens.dtype == np.int32
+        assert tokens.shape == hidden.shape[:1]
+        assert features.shape == (len(self.feature_layers), *hidden.shape)
+        for layer, values in zip(self.feature_layers, features, strict=True):
+            assert (values == layer * hidden).all()
+        self.seen += zip(tokens.tolist(), hidden, strict=True)
+
+    def accept(self, tokens: Sequence[int] | NDArray[np.int32]) -> None:
+        outstanding = self.text[len(self.hidden) :]
+        if self.seen:
+            stands = [*outstanding, *np.asarray(tokens).tolist()][: len(tokens)]
+            assert [token for token, _ in self.seen[: len(tokens)]] == stands
+            self.hidden += [row for _, row in self.seen[: len(tokens)]]
+        else:
+            assert len(tokens) == 1
+            assert not outstanding
+        self.seen = []
+        super().accept(tokens)
 
 
 def sampler_of(temperature: float, **changes: float) -> Sampler:
@@ -289,6 +356,41 @@ def test_counts_of_the_perfect_drafter(draft_max: int, n_predict: int) -> None:
     assert done.accepted_by_position.tolist() == by_position
     assert model.batches == [len(PROMPT)] + [draft_max + 1] * n_full + [rest] * (rest > 0)
     assert drafter.asked == [draft_max] * n_full + [rest - 1] * (rest > 1)
+
+
+@pytest.mark.parametrize("layers", [(), (5,), (3, 1)])
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("pacer", [None, AnyPacer])
+def test_a_reader_sees_what_stands(
+    layers: Sequence[int], temperature: float, name: str, pacer: type[Pacer] | None
+) -> None:
+    """Hidden states of rejected tokens taken for the text's, of a batch that was left out, or of
+    another position; a text that depends on who looks on."""
+    drafter = ReadingDrafter(guesses(temperature)[name], layers)
+    done = run(
+        drafter,
+        temperature=temperature,
+        model=OpenModel(),
+        pacer=pacer and pacer(4),
+        n_batch=3,
+    )
+    assert done.tokens == plain(temperature)
+    places = range(1, len(drafter.text))
+    assert len(drafter.hidden) == len(places)
+    expected = [hidden_of(drafter.text[:n]) for n in places]
+    assert (np.array(drafter.hidden) == np.array(expected)).all()
+
+
+@pytest.mark.parametrize("n_calls", [1, 3, 4, 5, 9])
+def test_a_reader_that_is_interrupted(n_calls: int) -> None:
+    """What an interrupted prompt or round showed, accepted with the next one."""
+    model = OpenModel()
+    model.on_forward = raise_at(n_calls)
+    drafter = ReadingDrafter(guesses(0.0)["mixed"])
+    done = run(drafter, model=model, n_batch=3)
+    assert done.stop_reason == "interrupted"
+    assert len(drafter.hidden) == max(0, len(drafter.text) - 1)
 
 
 def test_counts_of_the_drafter_that_is_always_wrong() -> None:

@@ -305,14 +305,33 @@ def test_rows_are_those_asked_for(small: dict[str, Path], load: Load) -> None:
         assert nothing.hidden.shape == nothing.normed.shape == (0, 256)
 
 
+@pytest.mark.parametrize("kind", ["F32", "Q4_1", "gemma3"])
+def test_hidden_states_of_all_tokens(kind: str, small: dict[str, Path], load: Load) -> None:
+    """The bug: hidden states of the rows with logits alone, or logits of the wrong rows."""
+    model = load(small[kind], n_threads=2)
+    ids = tokens(600)
+    whole = run(model, ids, [600])
+    taps = Taps(hidden_layers=(0,))
+    for rows in ("last", "all", "none", np.array([3, 511, 512])):
+        caches = [model.new_cache(601) for _ in range(2)]
+        plain = model.forward(ids, caches[0], rows=rows)
+        found = model.forward(ids, caches[1], rows=rows, taps=taps, all_hidden=True)
+        assert plain.all_hidden is None
+        assert_same(found, plain)
+        assert (found.all_hidden == whole.hidden).all()
+        after = [model.forward(ids[:1], cache) for cache in caches]
+        assert_same(*after)
+
+
 def test_results_are_the_callers(small: dict[str, Path], load: Load) -> None:
     """The bug: results that are views of buffers which the next pass overwrites."""
     model = load(small["Q4_1"])
     cache = model.new_cache(64)
-    found = model.forward(tokens(5), cache, rows="all")
+    found = model.forward(tokens(5), cache, rows="all", all_hidden=True)
     kept = Pass(*(getattr(found, name).copy() for name in FIELDS))
-    model.forward(tokens(40, seed=3), cache, rows="all")
+    model.forward(tokens(40, seed=3), cache, rows="all", all_hidden=True)
     assert_same(found, kept)
+    assert (found.all_hidden == kept.hidden).all()
 
 
 def test_caches_do_not_mix(small: dict[str, Path], load: Load) -> None:
