@@ -13,17 +13,18 @@ from statistics import median, median_low
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from .session import Session, prefill_bar
+from .session import Drafting, Session, prefill_bar
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from ..engine.generate import Drafter, Generation
-    from ..engine.pacer import Pacer
     from .output import Output
 
 STEP_SIZES = (1, 2, 4, 8, 16)
 STEP_REPEATS = 9
 # A drafter that knows nothing of earlier turns yet, and its pacer.
-MakeDrafter = Callable[[], "tuple[Drafter, Pacer]"]
+MakeDrafting = Callable[[], Drafting]
 
 
 @dataclass(frozen=True)
@@ -74,102 +75,170 @@ def middle(samples: Sequence[float | None]) -> float | None:
     return median(defined) if defined else None
 
 
-def compare(
-    session: Session, make_drafter: MakeDrafter, draft_max: int, n_turns: int, out: Output
-) -> Comparison:
+def compare(session: Session, make_drafting: MakeDrafting, n_turns: int, out: Output) -> Comparison:
     """Generate ``n_turns`` times each way, then time steps behind the text.
 
     Raises
     ------
     KeyboardInterrupt : Ctrl-C; half a comparison is none
     """
-    prefill = _prefill(session, out)
+    first = make_drafting()
+    start = Start(session, first.drafter, out)
     drafted: list[Generation] = []
     plain: list[Generation] = []
     with out.progress("comparing", unit="tokens", after_s=1.0) as bar:
         for turn in range(n_turns):
             for drafts in ((True, False), (False, True))[turn % 2]:
                 if drafts:
-                    drafter, pacer = make_drafter()
-                    drafted.append(_again(session, drafter, pacer, draft_max))
+                    drafted.append(start.text(first if turn == 0 else make_drafting()))
                 else:
-                    plain.append(_again(session, None, None, 0))
+                    plain.append(start.text())
             n_done = sum(len(run.tokens) for run in (*drafted, *plain))
             bar.update(n_done, n_done // (turn + 1) * n_turns)
     n_past = session.cache.length
-    return Comparison(prefill, drafted, plain, n_past, _step_times(session))
+    return Comparison(start.prefill, drafted, plain, n_past, start.step_ns(STEP_SIZES))
 
 
-def _prefill(session: Session, out: Output) -> Generation:
-    """Evaluate the prompt but its last token, which each turn begins with."""
-    import numpy as np
+class Start:
+    """A prompt of which all but the last token is evaluated, for texts that begin behind it.
 
-    from ..engine.generate import Generation, generate
-    from ..engine.sampling import Sampler
+    Parameters
+    ----------
+    session : its cache is empty
+    drafter : of the texts; None: none of them is drafted
 
-    plan = session.plan
-    if plan.prompt.size == 1:
-        return Generation(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    with prefill_bar(out) as on_prefill:
+    Attributes
+    ----------
+    prefill : of the prompt but its last token
+
+    Raises
+    ------
+    KeyboardInterrupt : Ctrl-C
+    """
+
+    def __init__(self, session: Session, drafter: Drafter | None, out: Output) -> None:
+        self._session = session
+        self._recorder = _recorder(drafter)
+        self.prefill = self._evaluate(out)
+
+    def _evaluate(self, out: Output) -> Generation:
+        import numpy as np
+
+        from ..engine.generate import Generation, generate
+        from ..engine.sampling import Sampler
+
+        plan = self._session.plan
+        if plan.prompt.size == 1:
+            return Generation(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        with prefill_bar(out) as on_prefill:
+            run = generate(
+                self._session.model,
+                self._session.cache,
+                plan.prompt[:-1],
+                sampler=Sampler(plan.sampling),
+                n_predict=0,
+                drafter=self._recorder,
+                on_prefill=on_prefill,
+                n_batch=plan.n_batch,
+            )
+        return _whole(run)
+
+    def text(self, drafting: Drafting | None = None) -> Generation:
+        """Generate the text; the drafter knows of none yet.
+
+        Raises
+        ------
+        KeyboardInterrupt : Ctrl-C; half a text is none
+        """
+        from ..engine.generate import generate
+        from ..engine.sampling import Sampler
+
+        session, plan = self._session, self._session.plan
+        before = plan.prompt[:-1]
+        session.cache.truncate(before.size)
+        sampler = Sampler(plan.sampling)
+        sampler.accept_all(before.tolist())
+        if drafting is not None and before.size:
+            self._tell(drafting.drafter, before)
         run = generate(
             session.model,
             session.cache,
-            plan.prompt[:-1],
-            sampler=Sampler(plan.sampling),
-            n_predict=0,
-            on_prefill=on_prefill,
+            plan.prompt[-1:],
+            sampler=sampler,
+            n_predict=plan.n_predict if plan.n_predict >= 0 else plan.n_ctx - plan.prompt.size + 1,
+            stop=plan.stop,
             n_batch=plan.n_batch,
+            **({} if drafting is None else drafting.arguments),
         )
-    return _whole(run)
+        return _whole(run)
 
+    def _tell(self, drafter: Drafter, before: np.ndarray) -> None:
+        """Tell a drafter of the prompt but its last token."""
+        from ..engine.generate import TrunkReader
 
-def _again(
-    session: Session, drafter: Drafter | None, pacer: Pacer | None, draft_max: int
-) -> Generation:
-    """Generate the text behind the prompt that the cache holds."""
-    from ..engine.generate import generate
-    from ..engine.sampling import Sampler
-
-    plan = session.plan
-    before = plan.prompt[:-1]
-    session.cache.truncate(before.size)
-    sampler = Sampler(plan.sampling)
-    sampler.accept_all(before.tolist())
-    if drafter is not None:
+        if self._recorder is not None and isinstance(drafter, TrunkReader):
+            for tokens, hidden, features in self._recorder.seen:
+                drafter.see(tokens, hidden, features)
         drafter.accept(before)
-    run = generate(
-        session.model,
-        session.cache,
-        plan.prompt[-1:],
-        sampler=sampler,
-        n_predict=plan.n_predict if plan.n_predict >= 0 else plan.n_ctx - plan.prompt.size + 1,
-        stop=plan.stop,
-        drafter=drafter,
-        draft_max=draft_max,
-        pacer=pacer,
-        n_batch=plan.n_batch,
-    )
-    return _whole(run)
+
+    def step_ns(self, sizes: Sequence[int]) -> dict[int, list[int]]:
+        """Return the nanoseconds of passes over so many tokens behind the text, by size.
+
+        Sizes take turns. The session's cache needs room for the largest.
+        """
+        import numpy as np
+
+        model, cache = self._session.model, self._session.cache
+        n_past = cache.length
+        tokens = np.resize(self._session.plan.prompt, max(sizes)).astype(np.int32)
+        times: dict[int, list[int]] = {n: [] for n in sizes}
+        for _ in range(STEP_REPEATS):
+            for n, samples in times.items():
+                start_ns = perf_counter_ns()
+                model.forward(tokens[:n], cache, rows="all")
+                samples.append(perf_counter_ns() - start_ns)
+                cache.truncate(n_past)
+        return times
+
+
+class _Recorder:
+    """A drafter that drafts nothing, and keeps what passes over a prompt computed.
+
+    Attributes
+    ----------
+    seen : (int32 [n], float32 [n, n_embd], float32 [k, n, n_embd]) of each pass
+    """
+
+    def __init__(self, feature_layers: Sequence[int]) -> None:
+        self.feature_layers = feature_layers
+        self.seen: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+
+    def draft(self, n_max: int) -> np.ndarray:
+        """See ``Drafter``."""
+        import numpy as np
+
+        return np.zeros(0, np.int32)
+
+    def accept(self, tokens: Sequence[int] | np.ndarray) -> None:
+        """See ``Drafter``."""
+
+    def reset(self) -> None:
+        """See ``Drafter``."""
+        self.seen.clear()
+
+    def see(self, tokens: np.ndarray, hidden: np.ndarray, features: np.ndarray) -> None:
+        """See ``TrunkReader``; the arrays are the reader's own."""
+        self.seen.append((tokens, hidden, features))
+
+
+def _recorder(drafter: Drafter | None) -> _Recorder | None:
+    """A recorder of what a drafter wants to see; None: it sees nothing but tokens."""
+    from ..engine.generate import TrunkReader
+
+    return _Recorder(drafter.feature_layers) if isinstance(drafter, TrunkReader) else None
 
 
 def _whole(run: Generation) -> Generation:
     if run.stop_reason == "interrupted":
         raise KeyboardInterrupt
     return run
-
-
-def _step_times(session: Session) -> dict[int, list[int]]:
-    """Return the nanoseconds of batches behind the text, sizes taken in turns."""
-    import numpy as np
-
-    model, cache = session.model, session.cache
-    n_past = cache.length
-    tokens = np.resize(session.plan.prompt, STEP_SIZES[-1]).astype(np.int32)
-    times: dict[int, list[int]] = {n: [] for n in STEP_SIZES}
-    for _ in range(STEP_REPEATS):
-        for n, samples in times.items():
-            start_ns = perf_counter_ns()
-            model.forward(tokens[:n], cache, rows="all")
-            samples.append(perf_counter_ns() - start_ns)
-            cache.truncate(n_past)
-    return times

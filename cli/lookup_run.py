@@ -38,6 +38,7 @@ class Request:
     """
 
     run: RunRequest
+    prompt: PromptRequest
     static: str | None
     dynamic: str | None
     draft_max: int
@@ -102,9 +103,9 @@ def command(
             "--compare with --draft-max 0 compares nothing",
             remedy="give a --draft-max of 1 or more",
         )
+    asked = PromptRequest.from_options(prompt, file, chat=chat, system=system, escape=escape)
     run = RunRequest(
         model=model,
-        prompt=PromptRequest.from_options(prompt, file, chat=chat, system=system, escape=escape),
         n_ctx=n_ctx,
         n_predict=n_predict,
         temperature=temperature,
@@ -119,7 +120,7 @@ def command(
         n_threads=threads,
     )
     n_turns = (repeat or TURNS) if compare else 0
-    request = Request(run, static, dynamic, draft_max, draft_fixed, color, n_turns)
+    request = Request(run, asked, static, dynamic, draft_max, draft_fixed, color, n_turns)
     return partial(run_lookup, request, out)
 
 
@@ -155,10 +156,10 @@ def run_lookup(request: Request, out: Output) -> None:
 
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
-        planned = plan(request.run, stages, out)
+        planned = plan(request.run, request.prompt, stages, out)
         with stages.stage("caches"):
             drafter = _drafter(request, planned, out)
-        named = (request.run.prompt.file, request.static, request.dynamic)
+        named = (request.prompt.file, request.static, request.dynamic)
         inputs = describe_files([name for name in named if name and Path(name).is_file()])
         n_extra = STEP_SIZES[-1] if request.n_turns else 0
         with opened(planned, stages, out, n_extra) as session:
@@ -226,6 +227,7 @@ def _generated(request: Request, session: Session, drafter: NgramDrafter, out: O
     """Generate once, and teach the dynamic cache what was generated."""
     from ..engine.detokenise import TextStream
     from ..ngram.draft_origins import OriginPacer
+    from .session import Drafting
     from .stream import TextPrinter
 
     origins = OriginPacer(drafter, fixed=request.fixed) if request.draft_max else None
@@ -233,8 +235,8 @@ def _generated(request: Request, session: Session, drafter: NgramDrafter, out: O
         TextStream(session.plan.tokenizer), shown=out.mode == "table", color=request.color
     )
     try:
-        used = drafter if origins is not None else None
-        run = session.run(used, origins, request.draft_max, printer, out)
+        drafting = Drafting(drafter, request.draft_max, origins) if request.draft_max else None
+        run = session.run(drafting, printer, out)
         printer.finish()
     except BrokenPipeError:  # who reads has enough; what was generated is learnt all the same
         _learn(request, session.plan, printer.tokens, out)
@@ -273,15 +275,16 @@ def _compared(request: Request, session: Session, drafter: NgramDrafter, out: Ou
     from ..engine.detokenise import TextStream
     from ..ngram.draft_origins import OriginPacer
     from .compare import compare
+    from .session import Drafting
 
     pacers: list[OriginPacer] = []
 
-    def afresh() -> tuple[NgramDrafter, OriginPacer]:
+    def afresh() -> Drafting:
         drafter.reset()
         pacers.append(OriginPacer(drafter, fixed=request.fixed))
-        return drafter, pacers[-1]
+        return Drafting(drafter, request.draft_max, pacers[-1])
 
-    comparison = compare(session, afresh, request.draft_max, request.n_turns, out)
+    comparison = compare(session, afresh, request.n_turns, out)
     run = comparison.drafted[comparison.typical]
     decoder = TextStream(session.plan.tokenizer)
     text = decoder.feed(run.tokens) + decoder.finish()
@@ -304,10 +307,10 @@ def _chosen(request: Request, plan: Plan) -> dict[str, Any]:
     run = request.run
     return {
         "model": run.model,
-        "file": run.prompt.file,
-        "chat": run.prompt.chat,
-        "system": run.prompt.system,
-        "escape": run.prompt.escape,
+        "file": request.prompt.file,
+        "chat": request.prompt.chat,
+        "system": request.prompt.system,
+        "escape": request.prompt.escape,
         "static": request.static,
         "dynamic": request.dynamic,
         "draft_max": request.draft_max,

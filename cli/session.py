@@ -1,7 +1,8 @@
 """From the options of a command that generates to a model with a prompt, and one generation.
 
 All that can be wrong with options, prompt and model's header is found before the weights are
-read. For every command that generates: they differ in their drafters.
+read. For every command that generates: they differ in their drafters, and in where prompts come
+from.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import InputEmpty, UsageError
 from .prompt import PromptRequest, plain_text, read_prompt
@@ -18,6 +19,7 @@ from .prompt import PromptRequest, plain_text, read_prompt
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..engine.acceptance import AcceptRule
     from ..engine.generate import Drafter, Generation
     from ..engine.gguf_file import GgufMetadata
     from ..engine.kv_cache import KvCache
@@ -37,7 +39,6 @@ class RunRequest:
     """The options that all commands which generate have in common; see ``run_options``."""
 
     model: str
-    prompt: PromptRequest
     n_ctx: int
     n_predict: int
     temperature: float
@@ -53,26 +54,40 @@ class RunRequest:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be generated with which model; its weights are not read yet.
+class Target:
+    """A model and how it is to generate; its weights are not read yet.
 
     Attributes
     ----------
-    prompt : int32 [n], 1 or more
     n_ctx : most tokens of prompt and text together
-    n_predict : most tokens to generate; -1: until the context is full
     stop : tokens that end the text
     """
 
     metadata: GgufMetadata
     tokenizer: Tokenizer
-    prompt: np.ndarray
     n_ctx: int
-    n_predict: int
     sampling: SamplingParams
     stop: frozenset[int]
     n_batch: int
     n_threads: int
+
+    def plan(self, prompt: np.ndarray, n_predict: int) -> Plan:
+        """Return what is to be generated behind a prompt; whether it fits has been checked."""
+        return Plan(**vars(self), prompt=prompt, n_predict=n_predict)
+
+
+@dataclass(frozen=True)
+class Plan(Target):
+    """What is to be generated with which model.
+
+    Attributes
+    ----------
+    prompt : int32 [n], 1 or more
+    n_predict : most tokens to generate; -1: until the context is full
+    """
+
+    prompt: np.ndarray
+    n_predict: int
 
     @property
     def n_tokens(self) -> int:
@@ -82,13 +97,35 @@ class Plan:
         return self.prompt.size + max(0, self.n_predict - 1)  # the last one is not evaluated
 
 
-def plan(request: RunRequest, stages: Stages, out: Output) -> Plan:
-    """Read the vocabulary and the prompt, and check that they and the options fit together.
+@dataclass(frozen=True)
+class Drafting:
+    """How a text is drafted.
+
+    Attributes
+    ----------
+    draft_max : most tokens of a draft
+    pacer : shortens drafts to what pays; None: always draft_max
+    rule : decides how much of a draft stands; None: samples have to match
+    """
+
+    drafter: Drafter
+    draft_max: int
+    pacer: Pacer | None = None
+    rule: AcceptRule | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What ``engine.generate.generate`` is told of it."""
+        known = {"drafter": self.drafter, "draft_max": self.draft_max, "pacer": self.pacer}
+        return known if self.rule is None else known | {"accept_rule": self.rule}
+
+
+def read_target(request: RunRequest, stages: Stages, out: Output) -> Target:
+    """Read the vocabulary, and check that the model and the options fit together.
 
     Raises
     ------
-    UsageError : options out of range; a prompt, or -n tokens, that do not fit into the context
-    InputEmpty, InputUnreadable, ... : the prompt
+    UsageError : options out of range
     ModelUnknown, ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the model
     """
     from ..engine.gguf_file import read_metadata
@@ -118,14 +155,10 @@ def plan(request: RunRequest, stages: Stages, out: Output) -> Plan:
     n_ctx = request.n_ctx or n_trained
     if n_ctx > n_trained:
         out.warn(f"-c {n_ctx} is more than the {n_trained} tokens that the model was trained on")
-    prompt = _prompt_ids(request.prompt, metadata, tokenizer, n_ctx, stages, out)
-    _check_room(prompt.size, request.n_predict, n_ctx)
-    return Plan(
+    return Target(
         metadata=metadata,
         tokenizer=tokenizer,
-        prompt=prompt,
         n_ctx=n_ctx,
-        n_predict=request.n_predict,
         sampling=sampling,
         stop=frozenset() if request.ignore_eos else stop,
         n_batch=request.n_batch,
@@ -133,18 +166,27 @@ def plan(request: RunRequest, stages: Stages, out: Output) -> Plan:
     )
 
 
-def _prompt_ids(
-    request: PromptRequest,
-    metadata: GgufMetadata,
-    tokenizer: Tokenizer,
-    n_ctx: int,
-    stages: Stages,
-    out: Output,
-) -> np.ndarray:
+def plan(request: RunRequest, prompt: PromptRequest, stages: Stages, out: Output) -> Plan:
+    """Read the vocabulary and the prompt, and check that they and the options fit together.
+
+    Raises
+    ------
+    UsageError : options out of range; a prompt, or -n tokens, that do not fit into the context
+    InputEmpty, InputUnreadable, ... : the prompt
+    ModelUnknown, ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the model
+    """
+    target = read_target(request, stages, out)
+    ids = _prompt_ids(prompt, target, stages, out)
+    _check_room(ids.size, request.n_predict, target.n_ctx)
+    return target.plan(ids, request.n_predict)
+
+
+def _prompt_ids(request: PromptRequest, target: Target, stages: Stages, out: Output) -> np.ndarray:
     """Return the ids of the prompt, int32 [n], in the chat template if that is wanted."""
     from ..engine.chat import ChatTemplate
 
-    most_bytes = n_ctx * max(map(len, tokenizer.vocabulary.tokens))
+    tokenizer = target.tokenizer
+    most_bytes = target.n_ctx * max(map(len, tokenizer.vocabulary.tokens))
     text = read_prompt(request, most_bytes, out)
     with stages.stage("tokenize"):
         if not request.chat:
@@ -153,7 +195,7 @@ def _prompt_ids(
         if request.system is not None:
             system = plain_text(request.system, request.escape)
             messages.insert(0, {"role": "system", "content": system})
-        template = ChatTemplate.of(metadata, tokenizer.vocabulary)
+        template = ChatTemplate.of(target.metadata, tokenizer.vocabulary)
         return template.encode(template.render(messages), tokenizer)
 
 
@@ -187,14 +229,12 @@ class Session:
         self.model = model
         self.cache: KvCache = model.new_cache(plan.n_tokens + n_extra)
 
-    def run(
-        self,
-        drafter: Drafter | None,
-        pacer: Pacer | None,
-        draft_max: int,
-        printer: TextPrinter,
-        out: Output,
-    ) -> Generation:
+    def take(self, plan: Plan) -> None:
+        """Go on to another text, of no more tokens than the first one's; the last is forgotten."""
+        self.plan = plan
+        self.cache.truncate(0)
+
+    def run(self, drafting: Drafting | None, printer: TextPrinter, out: Output) -> Generation:
         """Generate the text once, showing it as it comes."""
         from ..engine.generate import generate
         from ..engine.sampling import Sampler
@@ -207,12 +247,10 @@ class Session:
                 sampler=Sampler(self.plan.sampling),
                 n_predict=self.plan.n_predict,
                 stop=self.plan.stop,
-                drafter=drafter,
-                draft_max=draft_max,
-                pacer=pacer,
                 on_tokens=printer.add,
                 on_prefill=on_prefill,
                 n_batch=self.plan.n_batch,
+                **({} if drafting is None else drafting.arguments),
             )
 
 
