@@ -83,7 +83,8 @@ def compare(session: Session, make_drafting: MakeDrafting, n_turns: int, out: Ou
     KeyboardInterrupt : Ctrl-C; half a comparison is none
     """
     first = make_drafting()
-    start = Start(session, first.drafter, out)
+    with prefill_bar(out) as on_prefill:
+        start = Start(session, first.drafter, on_prefill)
     drafted: list[Generation] = []
     plain: list[Generation] = []
     with out.progress("comparing", unit="tokens", after_s=1.0) as bar:
@@ -106,6 +107,7 @@ class Start:
     ----------
     session : its cache is empty
     drafter : of the texts; None: none of them is drafted
+    on_prefill : told (tokens done, n) as the prompt is evaluated
 
     Attributes
     ----------
@@ -116,12 +118,17 @@ class Start:
     KeyboardInterrupt : Ctrl-C
     """
 
-    def __init__(self, session: Session, drafter: Drafter | None, out: Output) -> None:
+    def __init__(
+        self,
+        session: Session,
+        drafter: Drafter | None,
+        on_prefill: Callable[[int, int], None] | None = None,
+    ) -> None:
         self._session = session
         self._recorder = _recorder(drafter)
-        self.prefill = self._evaluate(out)
+        self.prefill = self._evaluate(on_prefill)
 
-    def _evaluate(self, out: Output) -> Generation:
+    def _evaluate(self, on_prefill: Callable[[int, int], None] | None) -> Generation:
         import numpy as np
 
         from ..engine.generate import Generation, generate
@@ -130,17 +137,16 @@ class Start:
         plan = self._session.plan
         if plan.prompt.size == 1:
             return Generation(np.zeros(0, np.int64), np.zeros(0, np.int64))
-        with prefill_bar(out) as on_prefill:
-            run = generate(
-                self._session.model,
-                self._session.cache,
-                plan.prompt[:-1],
-                sampler=Sampler(plan.sampling),
-                n_predict=0,
-                drafter=self._recorder,
-                on_prefill=on_prefill,
-                n_batch=plan.n_batch,
-            )
+        run = generate(
+            self._session.model,
+            self._session.cache,
+            plan.prompt[:-1],
+            sampler=Sampler(plan.sampling),
+            n_predict=0,
+            drafter=self._recorder,
+            on_prefill=on_prefill,
+            n_batch=plan.n_batch,
+        )
         return _whole(run)
 
     def text(self, drafting: Drafting | None = None) -> Generation:

@@ -125,8 +125,8 @@ def command(
         files=file + (more or []),
         statics=[None if path == NO_CACHE else path for path in static or [NO_CACHE]],
         dynamic=dynamic,
-        n_ctxs=_numbers("-c", n_ctx or ["0"], options.CTX_MOST),
-        draft_maxes=_numbers("--draft-max", draft_max or ["3"], options.DRAFT_MOST),
+        n_ctxs=options.numbers("-c", n_ctx or ["0"], options.CTX_MOST),
+        draft_maxes=options.numbers("--draft-max", draft_max or ["3"], options.DRAFT_MOST),
         repeat=repeat,
         verify=verify,
         field=field,
@@ -135,24 +135,6 @@ def command(
         plot=plot,
     )
     return partial(stats, request, out)
-
-
-def _numbers(flag: str, lists: list[str], most: int) -> list[int]:
-    """Return the numbers in comma lists, in order.
-
-    Raises
-    ------
-    UsageError : something else than a whole number from 0 to ``most``
-    """
-    numbers = []
-    for word in ",".join(lists).split(","):
-        if not (word.strip().isascii() and word.strip().isdecimal() and int(word) <= most):
-            raise UsageError(
-                f"{flag} {','.join(lists)}: {word!r} is not a number from 0 to {most}",
-                remedy="give one number, or several with commas between them",
-            )
-        numbers.append(int(word))
-    return numbers
 
 
 def stats(request: Request, out: Output) -> None:

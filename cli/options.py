@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..engine.errors import UsageError
+
 CTX_MOST = 2**31 - 256
 DRAFT_MOST = 4096
 
@@ -27,6 +29,24 @@ def model_option(more: str = "") -> Any:
         envvar="LLAMA_ARG_MODEL",
         help="A .gguf file (of a split one, the first part), or a known name: smollm2." + more,
     )
+
+
+def numbers(flag: str, lists: list[str], most: int) -> list[int]:
+    """Return the numbers in comma lists, in order.
+
+    Raises
+    ------
+    UsageError : something else than a whole number from 0 to ``most``
+    """
+    found = []
+    for word in ",".join(lists).split(","):
+        if not (word.strip().isascii() and word.strip().isdecimal() and int(word) <= most):
+            raise UsageError(
+                f"{flag} {','.join(lists)}: {word!r} is not a number from 0 to {most}",
+                remedy="give one number, or several with commas between them",
+            )
+        found.append(int(word))
+    return found
 
 
 Model = Annotated[str, model_option(" Only its tokenizer is read.")]
