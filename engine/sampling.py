@@ -133,11 +133,7 @@ class Sampler:
         if self.params.is_greedy:
             return self._likeliest(self._penalised(logits))
         ids, weights = self._candidates(logits)
-        cumulated = weights.cumsum(dtype=np.float64)
-        # A number below 1 times the sum rounds to below the sum, so a token of weight 0 is passed
-        # over wherever it stands.
-        target = self._stream.random() * cumulated[-1]
-        place = int(cumulated.searchsorted(target, "right"))
+        place = place_drawn(weights, self._stream.random())
         return place if ids is None else int(ids[place])
 
     def probabilities(
@@ -147,7 +143,7 @@ class Sampler:
 
         Returns
         -------
-        int32 [k] ids of the tokens that the filters keep, float64 [k] their probabilities
+        int32 [k] ascending ids that the filters keep, float64 [k] their probabilities
 
         Raises
         ------
@@ -220,6 +216,14 @@ class Sampler:
             n_likely = int(np.count_nonzero(ordered >= best + self._min_logit_below))
             n_kept = max(1, min(n_kept, n_likely))
         return _n_largest(values, ids, n_kept, ordered[n_kept - 1])
+
+
+def place_drawn(weights: NDArray[np.float32] | NDArray[np.float64], number: float) -> int:
+    """The place of [k] weights, some above 0, on which a random number of [0, 1) falls."""
+    cumulated = weights.cumsum(dtype=np.float64)
+    # A number below 1 times the sum rounds to below the sum, so a weight of 0 is passed over
+    # wherever it stands.
+    return int(cumulated.searchsorted(number * cumulated[-1], "right"))
 
 
 def _k_or_more_largest(values: NDArray[np.float32], k: int) -> NDArray[np.int64]:
