@@ -38,7 +38,7 @@ _FIRST_PART = re.compile(r"^(?P<stem>.*)-00001-of-(?P<count>\d{5})\.gguf$", re.D
 
 
 class TensorType(IntEnum):
-    """The types that the engine computes with, by ggml's numbers."""
+    """The types that the engine computes with, by ggml's numbers; I32 is of ids, not of weights."""
 
     F32 = 0
     F16 = 1
@@ -50,6 +50,7 @@ class TensorType(IntEnum):
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    I32 = 26
     BF16 = 30
 
     @property
@@ -74,6 +75,7 @@ _BLOCKS = {
     TensorType.Q4_K: (256, 144),
     TensorType.Q5_K: (256, 176),
     TensorType.Q6_K: (256, 210),
+    TensorType.I32: (1, 4),
     TensorType.BF16: (1, 2),
 }
 
@@ -81,7 +83,7 @@ _BLOCKS = {
 _OTHER_TYPES = {
     9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS",
     19: "IQ1_S", 20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16",
-    26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
+    27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
     40: "NVFP4", 41: "Q1_0", 42: "Q2_0",
 }  # fmt: skip
 
@@ -215,7 +217,7 @@ def _type_of(path: Path, info: TensorInfo) -> TensorType:
     if info.type in _BLOCKS:
         return TensorType(info.type)
     found = _OTHER_TYPES.get(info.type, f"of an unknown number, {info.type}")
-    supported = ", ".join(kind.name for kind in TensorType)
+    supported = ", ".join(kind.name for kind in TensorType if kind != TensorType.I32)
     raise ModelUnsupported(
         f"{path}: tensor '{info.name}' is of type {found}, which the engine does not know",
         remedy=f"convert or quantise the model to one of {supported}",

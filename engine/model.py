@@ -85,6 +85,9 @@ class Model:
     params : sizes and rules of the architecture
     n_threads : threads of a pass
     n_bytes : memory of the packed weights
+    arena, slots, reals : the weights as ``forward_kernels`` reads them
+    rope : position embedding of its layers
+    workers : the threads
     """
 
     def __init__(
@@ -99,19 +102,19 @@ class Model:
         self.params = params
         self.n_threads = n_threads
         self.n_bytes = arena.nbytes
-        self._arena = arena
-        self._slots = slots
+        self.arena = arena
+        self.slots = slots
         self._embeddings = embeddings
-        self._rope = rope
-        self._workers = Workers(n_threads)
+        self.rope = rope
+        self.workers = Workers(n_threads)
         self._kinds = np.array(params.local, np.int64)
-        self._reals = np.array([params.eps, params.attn_scale, params.softcap], np.float32)
-        self._scratch: _Scratch | None = None
+        self.reals = np.array([params.eps, params.attn_scale, params.softcap], np.float32)
+        self._scratch: Scratch | None = None
 
     def close(self) -> None:
         """End the threads and let go of the weights."""
-        self._workers.close()
-        self._arena = np.empty(0, np.uint8)
+        self.workers.close()
+        self.arena = np.empty(0, np.uint8)
         self._scratch = None
 
     def new_cache(self, n_ctx: int) -> KvCache:
@@ -243,7 +246,7 @@ class Model:
         n = ids.size
         slots = np.arange(cache.length, cache.length + n, dtype=np.int64)
         starts = np.zeros(n, np.int64)
-        n_block = max(1, kernels.BLOCK_ROWS // (self.params.n_head // self.params.n_head_kv))
+        n_block = tokens_of_block(self.params)
         done = self._run(ids, cache, kept, positions, starts, slots, n_block, taps, all_hidden)
         cache.length += n
         return done
@@ -264,18 +267,18 @@ class Model:
         n = ids.size
         scratch = self._room(n, cache)
         x = self._embed(ids)
-        turns = self._rope.turns(positions)
+        turns = self.rope.turns(positions)
         low = np.stack((starts, starts))
         if self.params.window:
             low[1] = np.maximum(starts, high - self.params.window + 1)
         sizes = self._sizes(n, n_block, kept.size)
         if all_hidden:
             sizes[kernels.CUT] = False
-        taken, captures = self._captures(taps, n)
+        taken, captures = captures_of(self.params, taps, n)
         scratch.sync[:] = 0
-        self._workers.run(
-            kernels.run_layers, scratch.sync, self._arena, self._slots, self._kinds, sizes,
-            self._reals, x, turns, low, high, kept, cache.keys, cache.values, scratch.work,
+        self.workers.run(
+            kernels.run_layers, scratch.sync, self.arena, self.slots, self._kinds, sizes,
+            self.reals, x, turns, low, high, kept, cache.keys, cache.values, scratch.work,
             scratch.parts, scratch.rooms, captures,
         )  # fmt: skip
         hidden = x[kept] if all_hidden else x[: kept.size].copy()
@@ -283,7 +286,7 @@ class Model:
         return Pass(logits, hidden, normed, taken, x if all_hidden else None)
 
     def _head(
-        self, x: NDArray[np.float32], sizes: NDArray[np.int64], scratch: _Scratch
+        self, x: NDArray[np.float32], sizes: NDArray[np.int64], scratch: Scratch
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         n_rows = len(x)
         n_padded = -(-self.params.n_vocab // ROW_GRAIN) * ROW_GRAIN
@@ -291,8 +294,8 @@ class Model:
         found = logits[:, : self.params.n_vocab]
         normed = np.empty((n_rows, self.params.n_embd), np.float32)
         if n_rows:
-            self._workers.run(
-                kernels.run_head, scratch.sync, self._arena, self._slots, sizes, self._reals, x,
+            self.workers.run(
+                kernels.run_head, scratch.sync, self.arena, self.slots, sizes, self.reals, x,
                 normed, scratch.work[0], logits,
             )  # fmt: skip
             # NaN shows in both, infinities in one of them
@@ -313,55 +316,68 @@ class Model:
         return x
 
     def _sizes(self, n_tokens: int, n_block: int, n_rows: int) -> NDArray[np.int64]:
-        p = self.params
-        sizes = np.zeros(kernels.N_SIZES, np.int64)
-        sizes[: kernels.GELU + 1] = (
-            p.n_embd, p.n_head, p.n_head_kv, p.d_head, p.rope.n_rot, p.n_ff, p.gelu
-        )  # fmt: skip
-        sizes[kernels.LAST_LAYER] = p.n_layers
+        sizes = sizes_of(self.params)
         sizes[kernels.N_TOKENS] = n_tokens
         sizes[kernels.N_BLOCK] = n_block
         sizes[kernels.N_ROWS] = n_rows
         sizes[kernels.CUT] = n_rows < n_tokens
         return sizes
 
-    def _captures(self, taps: Taps | None, n: int) -> tuple[Taps | None, tuple[NDArray[Any], ...]]:
-        p = self.params
-        hidden_place = np.full(p.n_layers, -1, np.int64)
-        query_place = np.full(p.n_layers, -1, np.int64)
-        wanted = taps if taps is not None else Taps()
-        for place, layers in (
-            (hidden_place, wanted.hidden_layers),
-            (query_place, wanted.query_layers),
-        ):
-            for i, layer in enumerate(layers):
-                place[layer] = i
-        hidden = np.empty((len(wanted.hidden_layers), n, p.n_embd), np.float32)
-        n_query = len(wanted.query_layers)
-        queries = np.empty((n_query, 2, n, p.n_head * p.d_head), np.float32)
-        keys = np.empty((n_query, 2, n, p.n_head_kv * p.d_head), np.float32)
-        taken = None
-        if taps is not None:
-            taken = Taps(
-                wanted.hidden_layers,
-                wanted.query_layers,
-                hidden,
-                queries.reshape(n_query, 2, n, p.n_head, p.d_head),
-                keys.reshape(n_query, 2, n, p.n_head_kv, p.d_head),
-            )
-        return taken, (hidden_place, query_place, hidden, queries, keys)
-
-    def _room(self, n: int, cache: KvCache) -> _Scratch:
+    def _room(self, n: int, cache: KvCache) -> Scratch:
         """Buffers for a pass of n tokens; small and large passes share them."""
         n_tokens = 16 if n <= 16 else BATCH
         scratch = self._scratch
         if scratch is None or scratch.n_tokens < n_tokens or scratch.n_ctx < cache.n_ctx:
             n_ctx = max(cache.n_ctx, scratch.n_ctx if scratch else 0)
-            self._scratch = scratch = _Scratch(self.params, n_tokens, n_ctx, self.n_threads)
+            self._scratch = scratch = Scratch(self.params, n_tokens, n_ctx, self.n_threads)
         return scratch
 
 
-class _Scratch:
+def sizes_of(p: ModelParams) -> NDArray[np.int64]:
+    """int64 [N_SIZES]: those of the architecture; what differs from pass to pass is 0."""
+    sizes = np.zeros(kernels.N_SIZES, np.int64)
+    sizes[: kernels.GELU + 1] = (
+        p.n_embd, p.n_head, p.n_head_kv, p.d_head, p.rope.n_rot, p.n_ff, p.gelu
+    )  # fmt: skip
+    sizes[kernels.LAST_LAYER] = p.n_layers
+    return sizes
+
+
+def tokens_of_block(p: ModelParams) -> int:
+    """Tokens of one text that share the keys which attention reads."""
+    return max(1, kernels.BLOCK_ROWS // (p.n_head // p.n_head_kv))
+
+
+def captures_of(
+    p: ModelParams, taps: Taps | None, n: int
+) -> tuple[Taps | None, tuple[NDArray[Any], ...]]:
+    """What is taken out of a pass of ``n`` tokens, and that as the kernels fill it."""
+    hidden_place = np.full(p.n_layers, -1, np.int64)
+    query_place = np.full(p.n_layers, -1, np.int64)
+    wanted = taps if taps is not None else Taps()
+    for place, layers in (
+        (hidden_place, wanted.hidden_layers),
+        (query_place, wanted.query_layers),
+    ):
+        for i, layer in enumerate(layers):
+            place[layer] = i
+    hidden = np.empty((len(wanted.hidden_layers), n, p.n_embd), np.float32)
+    n_query = len(wanted.query_layers)
+    queries = np.empty((n_query, 2, n, p.n_head * p.d_head), np.float32)
+    keys = np.empty((n_query, 2, n, p.n_head_kv * p.d_head), np.float32)
+    taken = None
+    if taps is not None:
+        taken = Taps(
+            wanted.hidden_layers,
+            wanted.query_layers,
+            hidden,
+            queries.reshape(n_query, 2, n, p.n_head, p.d_head),
+            keys.reshape(n_query, 2, n, p.n_head_kv, p.d_head),
+        )
+    return taken, (hidden_place, query_place, hidden, queries, keys)
+
+
+class Scratch:
     """The buffers of a pass, float32 but for the integers of quantised activations."""
 
     def __init__(self, params: ModelParams, n_tokens: int, n_ctx: int, n_threads: int) -> None:
@@ -377,8 +393,8 @@ class _Scratch:
         n_q = params.n_head * params.d_head
         n_kv = params.n_head_kv * params.d_head
         n_wide = max(params.n_ff, n_q, params.n_embd)
-        act = _activations(n_tokens, params.n_embd)
-        wide = _activations(n_tokens, n_wide)
+        act = activations(n_tokens, params.n_embd)
+        wide = activations(n_tokens, n_wide)
         self.work = (
             act,
             wide,
@@ -406,7 +422,7 @@ class _Scratch:
         )
 
 
-def _activations(n_tokens: int, n: int) -> tuple[NDArray[Any], ...]:
+def activations(n_tokens: int, n: int) -> tuple[NDArray[Any], ...]:
     """Rows of floats, and their integers: int8, int16, scales, sums, sums of half blocks."""
     blocks = -(-n // 32)
     return (

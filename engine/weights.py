@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import forward_kernels as kernels
-from .errors import REMEDY_DAMAGED, ModelDamaged, ModelUnsupported
-from .gguf_tensors import Tensor
+from .errors import REMEDY_CONVERT, REMEDY_DAMAGED, ModelDamaged, ModelUnsupported
+from .gguf_tensors import Tensor, TensorType
 from .hparams import ModelParams
 from .pack import Piece
 
@@ -65,12 +65,9 @@ def pieces_of(params: ModelParams, tensors: dict[str, Tensor]) -> list[Piece]:
     """
     pieces = []
     for layer in range(params.n_layers):
-        for part in parts_of_layer(params):
-            piece = _piece(params, tensors, f"blk.{layer}.", part, layer)
-            if piece is not None:
-                pieces.append(piece)
+        pieces += pieces_of_layer(params, tensors, layer, layer)
     embeddings = "token_embd.weight"
-    _shaped(tensors, embeddings, (params.n_vocab, params.n_embd))
+    shaped(tensors, embeddings, (params.n_vocab, params.n_embd))
     head = "output.weight" if "output.weight" in tensors else embeddings
     for part in (
         Part("output_norm.weight", kernels.OUT_NORM, params.n_embd),
@@ -80,6 +77,14 @@ def pieces_of(params: ModelParams, tensors: dict[str, Tensor]) -> list[Piece]:
         assert last is not None  # both are needed
         pieces.append(last)
     return pieces
+
+
+def pieces_of_layer(
+    params: ModelParams, tensors: dict[str, Tensor], block: int, row: int
+) -> list[Piece]:
+    """What a layer reads of a block of the file, for a row of slots; raises as ``pieces_of``."""
+    found = [_piece(params, tensors, f"blk.{block}.", p, row) for p in parts_of_layer(params)]
+    return [piece for piece in found if piece is not None]
 
 
 def _piece(
@@ -92,11 +97,11 @@ def _piece(
     shape = (part.n_rows,) if part.n_columns is None else (part.n_rows, part.n_columns)
     fused, first, n_rows = _fused(params, tensors, prefix, part)
     if name not in tensors and fused is not None:
-        tensor = _shaped(tensors, fused, (n_rows, *shape[1:]))
+        tensor = shaped(tensors, fused, (n_rows, *shape[1:]))
         return Piece((layer, part.place), tensor, order + first, part.n_columns is None)
     if name not in tensors and not part.needed:
         return None
-    return Piece((layer, part.place), _shaped(tensors, name, shape), order, part.n_columns is None)
+    return Piece((layer, part.place), shaped(tensors, name, shape), order, part.n_columns is None)
 
 
 def _fused(
@@ -119,7 +124,8 @@ def _halves_of_pairs(n_heads: int, d_head: int, n_rot: int) -> NDArray[np.int64]
     return (np.arange(n_heads)[:, None] * d_head + head).reshape(-1).astype(np.int64)
 
 
-def _shaped(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+def shaped(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of weights that has to be there, and of that shape; raises as ``pieces_of``."""
     tensor = tensors.get(name)
     if tensor is None:
         raise ModelDamaged(f"the model has no tensor {name}", remedy=REMEDY_DAMAGED)
@@ -127,6 +133,10 @@ def _shaped(tensors: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> Te
         raise ModelDamaged(
             f"tensor {name} has the shape {_text(tensor.shape)}, not {_text(shape)}",
             remedy=REMEDY_DAMAGED,
+        )
+    if tensor.type == TensorType.I32:
+        raise ModelUnsupported(
+            f"tensor {name} is of type I32, expected weights", remedy=REMEDY_CONVERT
         )
     if len(shape) == 2 and tensor.type.block_items == 1 and shape[1] % 8:
         raise ModelUnsupported(

@@ -17,7 +17,8 @@ HALVES = {
     TensorType.Q8_0: (0,), TensorType.Q4_K: (0, 2), TensorType.Q5_K: (0, 2),
     TensorType.Q6_K: (208,),
 }  # fmt: skip
-KINDS = pytest.mark.parametrize("kind", TensorType, ids=lambda kind: kind.name)
+WEIGHTS = [kind for kind in TensorType if kind != TensorType.I32]
+KINDS = pytest.mark.parametrize("kind", WEIGHTS, ids=lambda kind: kind.name)
 
 
 def random_rows(kind: TensorType, n_rows: int, n_blocks: int, seed: int = 0) -> NDArray[np.uint8]:

@@ -11,6 +11,7 @@ import pytest
 from draftsmith.engine.errors import DraftsmithError, ModelDamaged, ModelUnsupported, UsageError
 from draftsmith.engine.kv_cache import KvCache
 from draftsmith.engine.model import Model, Pass, Taps, load_model
+from gguf import GGUFReader
 from naive_model import NaiveModel, log_softmax
 from numpy.typing import NDArray
 from toy_model import (
@@ -383,6 +384,16 @@ def assert_refused(kind: type[DraftsmithError], word: str, act: Callable[[], obj
     assert word in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["token_embd", "blk.0.attn_q", "blk.0.attn_norm"])
+def test_ids_in_place_of_weights_are_refused(name: str, load: Load, tmp_path: Path) -> None:
+    """The bug: a crash, or the bits of whole numbers taken for weights."""
+    path = write_model(tmp_path / "toy.gguf", "llama")
+    tensor = next(t for t in GGUFReader(path).tensors if t.name == f"{name}.weight")
+    ids = np.zeros(tuple(tensor.shape[::-1]), np.int32)
+    write_model(path, "llama", tensors={f"{name}.weight": ids})
+    assert_refused(ModelUnsupported, "I32", lambda: load(path))
 
 
 def test_a_full_context_is_refused_and_left_alone(small: dict[str, Path], load: Load) -> None:

@@ -275,7 +275,7 @@ def _add_tensor(
     rng: np.random.Generator,
 ) -> None:
     kind = params.types.get(name.removesuffix(".weight").split(".")[-1], weight_type)
-    if weights.ndim == 1 or kind == "F32":
+    if weights.ndim == 1 or kind == "F32" or weights.dtype == np.int32:
         writer.add_tensor(name, weights)
     elif kind == "F16":
         writer.add_tensor(name, weights.astype(np.float16))
