@@ -1,0 +1,140 @@
+"""Training rows from shards (mtp_streams.py), and what of a target an MTP head needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from draftsmith.engine.dequant import dequantise
+from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf_tensors import open_tensors
+from draftsmith.engine.hparams import read_params
+from draftsmith.engine.tokenizer import load_tokenizer
+from mtp_model import Sizes
+from torch import Tensor
+
+LOOP = 16  # as in mtp_streams: what repeats so many tokens is left to n-gram drafts
+
+
+class Target:
+    """The frozen parts of the target, float32."""
+
+    def __init__(self, path: Path, features: tuple[int, ...]) -> None:
+        self.path = path
+        self.metadata = read_metadata(path)
+        self.tokenizer = load_tokenizer(path, self.metadata)
+        p = self.params = read_params(self.metadata, self.tokenizer.n_vocab)
+        if p.architecture != "llama":
+            raise SystemExit(f"heads are trained for architecture llama, not {p.architecture}")
+        self._tensors = open_tensors(path, self.metadata)
+        self.sizes = Sizes(
+            p.n_embd, p.n_head, p.n_head_kv, p.d_head, p.n_ff, p.eps, p.rope.base, features
+        )
+        self.embeddings = self.tensor("token_embd.weight")
+        has_head = "output.weight" in self._tensors
+        self.output = self.tensor("output.weight") if has_head else self.embeddings
+        self.output_norm = self.tensor("output_norm.weight").flatten()
+
+    def tensor(self, name: str) -> Tensor:
+        tensor = self._tensors[name]
+        return torch.from_numpy(dequantise(tensor.type, np.array(tensor.data)))
+
+
+@dataclass
+class Batch:
+    """Rows of [B, S] places p = 1, 2, ...: what a head sees there, and what it should say.
+
+    Attributes
+    ----------
+    tokens : x_p
+    hidden, features : of p - 1: [B, S, n] after the final norm, [B, S, k, n]
+    wanted : [B, S, n], the target's normed state at p, whose logits are those of x_{p+1}
+    learn : whether x_{p+1} is one to be predicted
+    """
+
+    tokens: Tensor
+    hidden: Tensor
+    features: Tensor
+    wanted: Tensor
+    learn: Tensor
+
+
+class Shards:
+    """All rows of a folder of shards, but those held out, in a random order that a seed gives."""
+
+    def __init__(self, folder: Path, target: Target, n_held: int, banned: set[tuple[int, ...]]):
+        self._target = target
+        self._shards = []
+        self.rows: list[tuple[int, int]] = []
+        self._learn = []
+        for path in sorted(folder.iterdir()):
+            if path.suffix == ".part":
+                continue
+            tokens = np.load(path / "tokens.npy")
+            learn = np.load(path / "learn.npy")
+            hidden = np.load(path / "hidden.npy", mmap_mode="r")
+            kept = [i for i, row in enumerate(tokens) if not _holds(row, banned)]
+            self.rows += [(len(self._shards), i) for i in kept]
+            self._learn.append(learn & ~np.stack([repeated(row) for row in tokens]))
+            self._shards.append((tokens, hidden))
+        if len(self.rows) <= n_held:
+            raise SystemExit(f"{folder} holds too few rows; make more with make_mtp_data.py")
+        self.held, self.rows = self.rows[:n_held], self.rows[n_held:]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all rows that are trained on."""
+        return sum(self._shards[i][0].shape[1] for i, _ in self.rows)
+
+    def learnt_tokens(self) -> np.ndarray:
+        """int32: all tokens to be predicted."""
+        return np.concatenate([self._shards[i][0][r][self._learn[i][r]] for i, r in self.rows])
+
+    def batches(self, n_rows: int, seed: int, start: int) -> Iterator[Batch]:
+        """Batches without end; number ``start`` comes first, as if those before had been drawn."""
+        per_epoch = len(self.rows) // n_rows
+        at = start
+        while True:
+            order = np.random.default_rng((seed, at // per_epoch)).permutation(len(self.rows))
+            for i in range(at % per_epoch, per_epoch):
+                yield self.batch([self.rows[j] for j in order[i * n_rows : (i + 1) * n_rows]])
+                at += 1
+
+    def batch(self, rows: list[tuple[int, int]]) -> Batch:
+        eps, weight = self._target.params.eps, self._target.output_norm
+        tokens = torch.from_numpy(np.stack([self._shards[i][0][r] for i, r in rows])).long()
+        learn = torch.from_numpy(np.stack([self._learn[i][r] for i, r in rows]))
+        states = torch.from_numpy(np.stack([self._shards[i][1][r] for i, r in rows])).float()
+        last = states[:, :, -1]
+        normed = last * torch.rsqrt(last.square().mean(-1, keepdim=True) + eps) * weight
+        return Batch(
+            tokens[:, 1:-1], normed[:, :-2], states[:, :-2, :-1], normed[:, 1:-1], learn[:, 2:]
+        )
+
+
+def repeated(row: np.ndarray) -> np.ndarray:
+    """bool [n]: whether the LOOP tokens that end here have stood in the row before."""
+    seen: set[tuple[int, ...]] = set()
+    marks = np.zeros(row.size, bool)
+    ids = row.tolist()
+    for stop in range(LOOP, row.size + 1):
+        key = tuple(ids[stop - LOOP : stop])
+        marks[stop - 1] = key in seen
+        seen.add(key)
+    return marks
+
+
+BANNED = 13  # tokens; a training row that shares so many with a benchmark's prompt is left out
+
+
+def banned_grams(ids: list[list[int]]) -> set[tuple[int, ...]]:
+    """All runs of ``BANNED`` tokens of some texts."""
+    return {tuple(t[i : i + BANNED]) for t in ids for i in range(len(t) - BANNED + 1)}
+
+
+def _holds(row: np.ndarray, banned: set[tuple[int, ...]]) -> bool:
+    ids = row.tolist()
+    return any(tuple(ids[i : i + BANNED]) in banned for i in range(len(ids) - BANNED + 1))
