@@ -55,11 +55,13 @@ class Panel:
     label : what y is, with its unit.
     series : the lines; a name stands for the same line in every panel.
     from_zero : let the y axis begin at 0, so that heights can be compared.
+    x_label : what x is, where it is not what the figure says.
     """
 
     label: str
     series: Sequence[Series]
     from_zero: bool = True
+    x_label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def _picture(figure: Figure, kind: str) -> bytes:
         for axes, panel in zip(all_axes, figure.panels, strict=False):
             _draw_panel(axes, panel, names)
             axes.xaxis.set_tick_params(labelbottom=True)
-            axes.set_xlabel(figure.x_label)
+            axes.set_xlabel(panel.x_label or figure.x_label)
         for axes in list(all_axes)[len(figure.panels) :]:
             axes.set_visible(False)
         if len(names) > 1:

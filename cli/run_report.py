@@ -99,6 +99,8 @@ def comparison_keys(comparison: Comparison | None) -> dict[str, Any]:
 def tables_of(record: Mapping[str, Any]) -> list[Table]:
     """Return the tables that show a record."""
     tables = [_as_llama_cpp(record), _speed(record), drafts_table(record), _costs(record)]
+    if "draft_share" in record:
+        tables.append(_shares(record))
     if record["identical"] is not None:
         tables += [_comparison(record), _steps(record)]
     return tables
@@ -163,7 +165,7 @@ def drafts_table(record: Mapping[str, Any]) -> Table:
         name = f"position {POSITIONS_SHOWN + 1} to {len(drafted)}"
         tail = slice(POSITIONS_SHOWN, None)
         rows.append(row(name, sum(drafted[tail]), sum(accepted[tail])))
-    for key, what in (("source", "from {}"), ("size", "by {}-grams")):
+    for key, what in (("source", "from {}"), ("size", "by {}-grams"), ("origin", "by {}")):
         if f"drafted_by_{key}" not in record:
             continue
         rows.append(None)
@@ -185,6 +187,21 @@ def _costs(record: Mapping[str, Any]) -> Table:
             ("weights", size(record["weights_bytes"])),
             ("keys and values", size(record["kv_bytes"])),
             ("peak memory", size(record["peak_rss_bytes"])),
+        ],
+    )
+
+
+def _shares(record: Mapping[str, Any]) -> Table:
+    return Table(
+        "time of decoding",
+        (),
+        [
+            (name, number(None if record[key] is None else 100 * record[key], 1, "%"))
+            for name, key in (
+                ("drafting", "draft_share"),
+                ("verifying", "verify_share"),
+                ("the rest", "rest_share"),
+            )
         ],
     )
 
