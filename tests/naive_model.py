@@ -92,7 +92,9 @@ class NaiveModel:
         self.leasts: dict[str, Reals] = {}  # of each block of 32, what its quant 0 stands for
         self.types: dict[str, str] = {}
         for tensor in reader.tensors:
-            values = dequantize(np.array(tensor.data), tensor.tensor_type)
+            is_weights = tensor.tensor_type.name != "I32"
+            values = np.array(tensor.data)
+            values = dequantize(values, tensor.tensor_type) if is_weights else values
             self.weights[tensor.name] = values.astype(np.float64)
             self.types[tensor.name] = kind = tensor.tensor_type.name
             if kind in _QUANTS:
@@ -100,7 +102,7 @@ class NaiveModel:
                 blocks[:, slice(*_QUANTS[kind])] = 0
                 least = dequantize(blocks, tensor.tensor_type).reshape(values.shape)
                 self.leasts[tensor.name] = least[:, ::32].astype(np.float64)
-        self.n_layers = self.key("block_count")
+        self.n_layers = self.key("block_count") - self.key("nextn_predict_layers", 0)
         self.n_embd = self.key("embedding_length")
         self.n_head = self.key("attention.head_count")
         self.n_head_kv = self.key("attention.head_count_kv", self.n_head)
@@ -128,10 +130,7 @@ class NaiveModel:
             x = x * math.sqrt(self.n_embd)
         for il in range(self.n_layers):
             found.entered.append(x)
-            branch = self.attention(il, self.norm(x, f"blk.{il}.attn_norm"), found)
-            x = x + self.optional_norm(branch, f"blk.{il}.post_attention_norm")
-            branch = self.feed_forward(il, self.norm(x, f"blk.{il}.ffn_norm"))
-            x = x + self.optional_norm(branch, f"blk.{il}.post_ffw_norm")
+            x = self.layer(il, x, found)
         found.hidden = x
         found.normed = self.norm(x, "output_norm")
         head = "output" if "output.weight" in self.weights else "token_embd"
@@ -140,6 +139,13 @@ class NaiveModel:
         if cap:
             found.logits = cap * np.tanh(found.logits / cap)
         return found
+
+    def layer(self, il: int, x: Reals, found: Trace) -> Reals:
+        """What a block makes of x, float64 [n, n_embd]."""
+        branch = self.attention(il, self.norm(x, f"blk.{il}.attn_norm"), found)
+        x = x + self.optional_norm(branch, f"blk.{il}.post_attention_norm")
+        branch = self.feed_forward(il, self.norm(x, f"blk.{il}.ffn_norm"))
+        return x + self.optional_norm(branch, f"blk.{il}.post_ffw_norm")
 
     def product(self, x: Reals, name: str) -> Reals:
         """x times a matrix, plus its bias if there is one."""
@@ -209,8 +215,8 @@ class NaiveModel:
 
     def is_local(self, il: int) -> bool:
         """Whether a layer has a sliding window."""
-        if not self.gemma or not self.key("attention.sliding_window", 0):
-            return False
+        if not self.gemma or not self.key("attention.sliding_window", 0) or il >= self.n_layers:
+            return False  # as blocks of multi-token prediction have none
         pattern = self.key("attention.sliding_window_pattern", 6)
         if isinstance(pattern, list):
             return bool(pattern[il])

@@ -156,12 +156,12 @@ def write_model(
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=params.max_tensors)
     values = vocabulary_values(params.vocabulary)
     add_vocabulary(writer, values)
-    for name, value in _keys(arch, params).items():
-        _add_key(writer, f"{arch}.{name}", value)
-    tensors = _tensors(arch, params, len(values["tokens"]), np.random.default_rng(seed))  # type: ignore[arg-type]
+    for name, value in keys_of(arch, params).items():
+        add_key(writer, f"{arch}.{name}", value)
+    tensors = tensors_of(arch, params, len(values["tokens"]), np.random.default_rng(seed))  # type: ignore[arg-type]
     rng = np.random.default_rng(seed + 1)
     for name, weights in tensors.items():
-        _add_tensor(writer, name, weights, params, weight_type, rng)
+        add_tensor(writer, name, weights, params, weight_type, rng)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -171,7 +171,7 @@ def write_model(
     return path
 
 
-def _keys(arch: str, params: ToyParams) -> dict[str, Any]:
+def keys_of(arch: str, params: ToyParams) -> dict[str, Any]:
     """Metadata below the architecture's prefix; int as uint32, float as float32."""
     keys: dict[str, Any] = {
         "context_length": params.n_ctx,
@@ -201,7 +201,7 @@ def _keys(arch: str, params: ToyParams) -> dict[str, Any]:
     return {name: value for name, value in keys.items() if value is not None}
 
 
-def _add_key(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
+def add_key(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
     if isinstance(value, str):
         writer.add_string(name, value)
     elif isinstance(value, float):
@@ -212,7 +212,7 @@ def _add_key(writer: gguf.GGUFWriter, name: str, value: Any) -> None:
         writer.add_array(name, value)
 
 
-def _tensors(
+def tensors_of(
     arch: str, params: ToyParams, n_vocab: int, rng: np.random.Generator
 ) -> dict[str, NDArray[Any]]:
     """All tensors as float32, by their full names."""
@@ -266,7 +266,7 @@ def _tensors(
     }
 
 
-def _add_tensor(
+def add_tensor(
     writer: gguf.GGUFWriter,
     name: str,
     weights: NDArray[Any],
