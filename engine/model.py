@@ -85,7 +85,8 @@ class Model:
     params : sizes and rules of the architecture
     n_threads : threads of a pass
     n_bytes : memory of the packed weights
-    arena, slots, reals : the weights as ``forward_kernels`` reads them
+    arena, slots, kinds, reals : the weights as ``forward_kernels`` reads them; a layer each, its
+        slots and whether it is local
     rope : position embedding of its layers
     workers : the threads
     """
@@ -107,7 +108,7 @@ class Model:
         self._embeddings = embeddings
         self.rope = rope
         self.workers = Workers(n_threads)
-        self._kinds = np.array(params.local, np.int64)
+        self.kinds = np.array(params.local, np.int64)
         self.reals = np.array([params.eps, params.attn_scale, params.softcap], np.float32)
         self._scratch: Scratch | None = None
 
@@ -194,7 +195,7 @@ class Model:
         UsageError : no token or too many, or slots outside the cache or before their starts
         ModelDamaged : logits that are not finite
         """
-        ids = self._ids(tokens)
+        ids = self.ids_of(tokens)
         if ids.size > BATCH or starts.shape != ids.shape or slots.shape != ids.shape:
             raise UsageError(
                 f"{ids.size} tokens with {starts.size} starts and {slots.size} slots",
@@ -214,7 +215,7 @@ class Model:
         return self._run(ids, cache, rows, slots - starts, starts, slots, 1, taps)
 
     def _checked(self, tokens: ArrayLike, cache: KvCache) -> NDArray[np.int64]:
-        ids = self._ids(tokens)
+        ids = self.ids_of(tokens)
         if cache.length + ids.size > cache.n_ctx:
             raise UsageError(
                 f"{ids.size} tokens do not fit behind {cache.length} in a context of {cache.n_ctx}",
@@ -222,7 +223,13 @@ class Model:
             )
         return ids
 
-    def _ids(self, tokens: ArrayLike) -> NDArray[np.int64]:
+    def ids_of(self, tokens: ArrayLike) -> NDArray[np.int64]:
+        """int64 [n]: the tokens, 1 or more of this vocabulary.
+
+        Raises
+        ------
+        UsageError : none, or others
+        """
         ids = np.asarray(tokens, np.int64).reshape(-1)
         if ids.size == 0:
             raise UsageError("no token to evaluate", remedy="give one or more")
@@ -265,8 +272,8 @@ class Model:
     ) -> Pass:
         """One pass of at most ``BATCH`` tokens, which see the slots ``starts`` to ``high``."""
         n = ids.size
-        scratch = self._room(n, cache)
-        x = self._embed(ids)
+        scratch = self.room(n, cache.n_ctx)
+        x = self.embed(ids)
         turns = self.rope.turns(positions)
         low = np.stack((starts, starts))
         if self.params.window:
@@ -277,7 +284,7 @@ class Model:
         taken, captures = captures_of(self.params, taps, n)
         scratch.sync[:] = 0
         self.workers.run(
-            kernels.run_layers, scratch.sync, self.arena, self.slots, self._kinds, sizes,
+            kernels.run_layers, scratch.sync, self.arena, self.slots, self.kinds, sizes,
             self.reals, x, turns, low, high, kept, cache.keys, cache.values, scratch.work,
             scratch.parts, scratch.rooms, captures,
         )  # fmt: skip
@@ -305,7 +312,7 @@ class Model:
                 )
         return found, normed
 
-    def _embed(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    def embed(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         """float32 [n, n_embd]: the tokens' embeddings."""
         table = self._embeddings
         x = dequantise(table.type, table.data[ids])
@@ -323,12 +330,12 @@ class Model:
         sizes[kernels.CUT] = n_rows < n_tokens
         return sizes
 
-    def _room(self, n: int, cache: KvCache) -> Scratch:
-        """Buffers for a pass of n tokens; small and large passes share them."""
+    def room(self, n: int, n_ctx: int) -> Scratch:
+        """Buffers for a pass of n tokens in a cache of n_ctx; small and large passes share them."""
         n_tokens = 16 if n <= 16 else BATCH
         scratch = self._scratch
-        if scratch is None or scratch.n_tokens < n_tokens or scratch.n_ctx < cache.n_ctx:
-            n_ctx = max(cache.n_ctx, scratch.n_ctx if scratch else 0)
+        if scratch is None or scratch.n_tokens < n_tokens or scratch.n_ctx < n_ctx:
+            n_ctx = max(n_ctx, scratch.n_ctx if scratch else 0)
             self._scratch = scratch = Scratch(self.params, n_tokens, n_ctx, self.n_threads)
         return scratch
 
