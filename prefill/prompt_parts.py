@@ -1,0 +1,273 @@
+"""A prompt in its parts: the question, what of it may be dropped, and what has to stay.
+
+What may be dropped is the document, or what was said before the last question: never a word of
+the system, a tool's definition, the template's own text or the question. Where each message
+stands is found in the rendered text, so it does not matter how a template words a conversation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.chat import ChatTemplate
+from ..engine.detokenise import token_piece
+from ..engine.tokenizer import Tokenizer
+from .spans import TokenSpans
+from .turns import Turn, find_turns
+
+CHUNK = 32  # tokens
+SEPARATOR = "\n\n"
+
+# A last turn up to this long is all question. Of a longer one its last paragraph is, or its first.
+_QUESTION_CHARACTERS = 1024
+_PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
+
+Span = tuple[int, int]
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class PromptParts:
+    """A prompt as token ids, and which of them are what.
+
+    Attributes
+    ----------
+    ids : int32 [n].
+    question : first and behind the last token of the question; equal if there is none.
+    document : the same of each part that may be dropped, ascending, apart from one another and
+        from the question. All else is mandatory.
+    spans : where in the prompt's text each token stands; None if there is no text.
+    problem : why it is not known what may be dropped, or "".
+    """
+
+    ids: NDArray[np.int32]
+    question: Span
+    document: tuple[Span, ...]
+    spans: TokenSpans | None = None
+    problem: str = ""
+
+    @classmethod
+    def of_document(
+        cls,
+        document: str,
+        question: str,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None = None,
+        *,
+        system: str | None = None,
+    ) -> PromptParts:
+        """One user turn of a document, a blank line and a question; raw without a template.
+
+        Raises
+        ------
+        InputMalformed, ChatTemplateUnusable : see ``Tokenizer.encode``, ``ChatTemplate.render``.
+        ModelUnsupported : see ``TokenSpans.of``.
+        """
+        content = f"{document}{SEPARATOR}{question}"
+        cut = (len(document), len(document) + len(SEPARATOR))
+        if template is None:
+            spans = [(0, cut[0])], (cut[1], len(content))
+            return _parts(content, tokenizer.encode(content), tokenizer, *spans)
+        messages = [{"role": "user", "content": content}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        text = template.render(messages)
+        ids = template.encode(text, tokenizer)
+        turn = find_turns(text, messages, template, {})[-1]
+        if not turn.is_found:
+            return cls(ids, (0, 0), (), None, _lost(turn))
+        documents, asked = [turn.place(0, cut[0])], turn.place(cut[1], len(content))
+        return _parts(text, ids, tokenizer, documents, asked)
+
+    @classmethod
+    def of_messages(
+        cls,
+        messages: Sequence[Message],
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        question: str | None = None,
+        **values: Any,
+    ) -> PromptParts:
+        """A conversation; the question is in its last user turn.
+
+        What the user, the assistant and tools said before that turn may be dropped, and what
+        tools said after it. A last turn of more than 1024 characters is a document with a
+        question behind it, the last paragraph; or before it, if only the first paragraph ends
+        as a question does.
+
+        Parameters
+        ----------
+        question : the part of the last user turn that is the question, if it is known.
+        values : further variables of the template, such as ``tools``; they are not dropped.
+
+        Raises
+        ------
+        InputMalformed, ChatTemplateUnusable : see ``Tokenizer.encode``, ``ChatTemplate.render``.
+        ModelUnsupported : see ``TokenSpans.of``.
+        """
+        text = template.render(messages, **values)
+        ids = template.encode(text, tokenizer)
+        turns = find_turns(text, messages, template, values)
+        last = max((turn.message for turn in turns if turn.role == "user"), default=-1)
+        if last < 0:
+            return cls(ids, (0, 0), (), None, "the conversation has no turn of a user")
+        documents: list[Span] = []
+        asked = (0, 0)
+        for turn in turns:
+            if turn.message == last:
+                if not turn.is_found:
+                    return cls(ids, (0, 0), (), None, _lost(turn))
+                places, asked_of_turn = _cut_turn(turn.text, question)
+                documents += [turn.place(*place) for place in places]
+                asked = turn.place(*asked_of_turn)
+            elif turn.is_found and turn.may_drop(last):
+                documents.append(turn.place(0, len(turn.text)))
+        return _parts(text, ids, tokenizer, documents, asked)
+
+    def retokenised(self, tokenizer: Tokenizer) -> PromptParts:
+        """The same text and the same parts of it in another tokenizer's ids.
+
+        Raises
+        ------
+        ModelUnsupported : see ``TokenSpans.of``.
+        """
+        spans = self.spans
+        if spans is None:
+            raise ValueError("ids without a text have no other ids")
+        text = spans.text
+        bos = (
+            b"" if tokenizer.bos_id is None else token_piece(tokenizer.vocabulary, tokenizer.bos_id)
+        )
+        ids = tokenizer.encode(text.removeprefix(bos) if tokenizer.add_bos else text)
+        documents = [spans.bytes_of(np.arange(*span, dtype=np.int32)) for span in self.document]
+        asked = spans.bytes_of(np.arange(*self.question, dtype=np.int32), whole=False)
+        return _parts_of_bytes(
+            TokenSpans.of(text, ids, tokenizer),
+            ids,
+            [(int(a), int(b)) for place in documents for a, b in place],
+            (int(asked[0, 0]), int(asked[-1, 1])) if len(asked) else (0, 0),
+        )
+
+    @property
+    def n(self) -> int:
+        """Tokens of the prompt."""
+        return int(self.ids.size)
+
+    @cached_property
+    def is_document(self) -> NDArray[np.bool_]:
+        """Whether each token may be dropped, bool [n]."""
+        found = np.zeros(self.n, np.bool_)
+        for start, stop in self.document:
+            found[start:stop] = True
+        return found
+
+    @property
+    def n_document(self) -> int:
+        """Tokens that may be dropped."""
+        return sum(stop - start for start, stop in self.document)
+
+    @property
+    def n_mandatory(self) -> int:
+        """Tokens that have to stay."""
+        return self.n - self.n_document
+
+    def chunks(self, size: int = CHUNK) -> NDArray[np.int32]:
+        """Start and stop of each chunk, int32 [n_chunks, 2]: each part of the document from its
+        start on, its last chunk as short as need be."""
+        starts = [np.arange(a, b, size, dtype=np.int32) for a, b in self.document]
+        stops = [np.minimum(s + size, b) for s, (_, b) in zip(starts, self.document, strict=True)]
+        if not starts:
+            return np.empty((0, 2), np.int32)
+        return np.stack([np.concatenate(starts), np.concatenate(stops)], axis=1).astype(np.int32)
+
+
+def _lost(turn: Turn) -> str:
+    shown = turn.text.strip()[:40]
+    return f"the chat template does not show the last user turn as it is: {shown!r}"
+
+
+def _cut_turn(text: str, question: str | None) -> tuple[list[Span], Span]:
+    """Parts of the last user turn that may be dropped, and its question, in its characters."""
+    if question is not None:
+        at = text.rfind(question)
+        if at < 0:
+            return [], (0, 0)
+        return [(0, at), (at + len(question), len(text))], (at, at + len(question))
+    if len(text) <= _QUESTION_CHARACTERS:
+        return [], (0, len(text))
+    body = len(text.rstrip())
+    blanks = [match.span() for match in _PARAGRAPHS.finditer(text, 0, body)]
+    if not blanks:
+        return [], (0, len(text))
+    (first_stop, second), (before, last) = blanks[0], blanks[-1]
+    first_asks = text[:first_stop].rstrip().endswith(("?", ":"))
+    last_asks = text[last:body].endswith(("?", ":"))
+    keeps_first = first_stop <= _QUESTION_CHARACTERS
+    if keeps_first and first_asks and not last_asks:
+        return [(second, len(text))], (0, first_stop)
+    return [(second if keeps_first else 0, before)], (last, len(text))
+
+
+def _parts(
+    text: str,
+    ids: NDArray[np.int32],
+    tokenizer: Tokenizer,
+    documents: Sequence[Span],
+    question: Span,
+) -> PromptParts:
+    """Parts of a prompt whose places are known in characters of its text."""
+    places = sorted({place for span in (*documents, question) for place in span})
+    byte_of, at, n_bytes = {}, 0, 0
+    for place in places:
+        n_bytes += len(text[at:place].encode())
+        byte_of[place], at = n_bytes, place
+    return _parts_of_bytes(
+        TokenSpans.of(text.encode(), ids, tokenizer),
+        ids,
+        [(byte_of[start], byte_of[stop]) for start, stop in documents],
+        (byte_of[question[0]], byte_of[question[1]]),
+    )
+
+
+def _bytes_of(spans: TokenSpans, tokens: Span) -> Span:
+    """From the first byte of a range of tokens to its last."""
+    first, end = tokens
+    return (int(spans.start[first]), int(spans.stop[end - 1])) if first < end else (0, 0)
+
+
+def _parts_of_bytes(
+    spans: TokenSpans,
+    ids: NDArray[np.int32],
+    documents: Sequence[Span],
+    question: Span,
+    problem: str = "",
+) -> PromptParts:
+    """Parts of a prompt whose places are known in bytes of its text.
+
+    A token that is partly in the question belongs to it, one that is partly in a document stays.
+    """
+    asked, found = (0, 0), []
+    if question[0] < question[1]:
+        asked = _touched(spans, question)
+    for start, stop in sorted(documents):
+        first, end = _touched(spans, (start, stop))
+        first += int(first < end and spans.start[first] < start)
+        end -= int(first < end and spans.stop[end - 1] > stop)
+        if first < end:
+            found.append((first, end))
+    return PromptParts(ids, asked, tuple(found), spans, problem)
+
+
+def _touched(spans: TokenSpans, place: Span) -> Span:
+    """The tokens that share a byte with a place."""
+    first = np.searchsorted(spans.stop, place[0], "right")
+    end = np.searchsorted(spans.start, place[1], "left")
+    return int(first), int(end)
