@@ -1,0 +1,252 @@
+"""What of a prompt to keep within a budget of tokens, by the scores of its tokens.
+
+First all that is mandatory; then chunks of the document, the best first, each with the chunk on
+its right, since half of what is sought may lie behind a chunk's end; then, with what is left, what
+is kept grows to the ends of words, and of sentences and lines. Of equal chunks the first wins.
+
+Where scores or budget leave no sound choice, the answer is ``Refused``, for a prefill in full.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.errors import UsageError
+from .prompt_parts import CHUNK, PromptParts
+from .scores import Scores
+from .select_kernels import find_runs, pick_chunks, sum_chunks, widen_runs
+from .spans import TokenSpans
+
+MIN_TOKENS = 1024
+MANDATORY_MOST = 0.6  # of the budget
+
+_WORD_MOST, _SENTENCE_MOST = 8, CHUNK
+_FLAT = 1e-6
+
+# Where a line ends, or a sentence, with what closes behind it.
+_CLOSERS = "(?:[\\x29\\]\"'*_]|\u201d|\u2019|\u00bb|\u300d|\u300f|\uff09)*"
+_ENDS = re.compile(
+    f"\\n+|[.!?]+{_CLOSERS}(?=\\s)|(?:\u3002|\uff01|\uff1f|\u2026){_CLOSERS}".encode()
+)
+_IS_BLANK = np.isin(np.arange(256), list(b" \t\n\v\f\r"))
+
+
+class Reason(IntEnum):
+    """Why a token is kept."""
+
+    MANDATORY = 1
+    PICKED = 2  # its chunk's score
+    NEIGHBOUR = 3  # the chunk on the left was picked
+    WIDENED = 4  # to end a word, a sentence or a line
+
+
+class Refusal(StrEnum):
+    """What speaks against dropping anything."""
+
+    UNPLACED = "unplaced"  # it is not known where question and document are
+    SHORT = "short"
+    NOT_FINITE = "not-finite"
+    NO_QUESTION = "no-question"
+    NO_DOCUMENT = "no-document"
+    MANDATORY = "mandatory"
+    FLAT = "flat"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Nothing may be dropped: prefill in full.
+
+    Attributes
+    ----------
+    kind : what speaks against it.
+    reason : the same in words; one line.
+    """
+
+    kind: Refusal
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Tokens of a prompt to keep.
+
+    Attributes
+    ----------
+    kept : int32 [n_kept], ascending.
+    reasons : uint8 [n_kept], a ``Reason`` each.
+    n_tokens : of the whole prompt.
+    budget : tokens that might have been kept.
+    n_document : kept tokens that were not mandatory.
+    mass_kept : their share of all scores of the document, 0 to 1.
+    """
+
+    kept: NDArray[np.int32]
+    reasons: NDArray[np.uint8]
+    n_tokens: int
+    budget: int
+    n_document: int
+    mass_kept: float
+
+
+def select(
+    parts: PromptParts,
+    scores: Scores,
+    *,
+    keep: float = 0.1,
+    chunk: int = CHUNK,
+    min_tokens: int = MIN_TOKENS,
+    neighbours: bool = True,
+    widen: bool = True,
+) -> Selection | Refused:
+    """Choose what to keep of a prompt.
+
+    Parameters
+    ----------
+    keep : share of the prompt's tokens that may be kept, above 0, at most 1; mandatory tokens
+        count. Never is more kept than ``round(keep * n)``.
+    chunk : tokens that are kept or dropped together.
+    min_tokens : shorter prompts are refused.
+    neighbours : take a chunk's right neighbour along.
+    widen : to words, sentences and lines.
+
+    Raises
+    ------
+    UsageError : ``keep`` is not in range.
+    ValueError : the scores are not those of this prompt.
+    """
+    if not 0 < keep <= 1:
+        raise UsageError(
+            f"a share of {keep} of a prompt cannot be kept",
+            remedy="give a share above 0, and at most 1",
+        )
+    if scores.values.shape != (parts.n,):
+        raise ValueError(f"{scores.values.shape} scores for {parts.n} tokens")
+    budget = round(keep * parts.n)
+    refused = _refuse_prompt(parts, scores, min_tokens)
+    if refused is not None:
+        return refused
+    reason = np.where(parts.is_document, 0, Reason.MANDATORY).astype(np.uint8)
+    if budget == parts.n > 0:
+        reason[parts.is_document] = Reason.PICKED
+        return _selection(parts, scores, reason, budget)
+    chunks = parts.chunks(chunk)
+    sums = np.empty(len(chunks))
+    sum_chunks(scores.values, chunks, sums)
+    refused = _refuse_budget(parts, budget, sums / np.maximum(1, chunks[:, 1] - chunks[:, 0]))
+    if refused is not None:
+        return refused
+    order = np.argsort(-sums, kind="stable")
+    why = Reason.NEIGHBOUR if neighbours else 0
+    left = budget - parts.n_mandatory
+    left = pick_chunks(chunks, order, left, int(Reason.PICKED), int(why), reason)
+    if widen:
+        _widen(parts, chunks, order, left, reason)
+    return _selection(parts, scores, reason, budget)
+
+
+def _refuse_prompt(parts: PromptParts, scores: Scores, min_tokens: int) -> Refused | None:
+    """What speaks against the prompt or its scores, whatever the budget."""
+    if parts.problem:
+        return Refused(Refusal.UNPLACED, parts.problem)
+    if parts.n < min_tokens:
+        return Refused(
+            Refusal.SHORT,
+            f"the prompt has {parts.n} tokens, and to drop some pays from {min_tokens} on",
+        )
+    n_bad = int(np.count_nonzero(~np.isfinite(scores.values[parts.is_document])))
+    if n_bad:
+        return Refused(
+            Refusal.NOT_FINITE,
+            f"{n_bad} of {parts.n_document} scores of '{scores.scorer}' are not finite",
+        )
+    return None
+
+
+def _refuse_budget(parts: PromptParts, budget: int, means: NDArray[np.float64]) -> Refused | None:
+    """What speaks against a choice by the chunks' scores, float64 [n_chunks], a token."""
+    if not parts.n_document:
+        return Refused(Refusal.NO_DOCUMENT, "the prompt holds nothing that may be dropped")
+    if parts.question[0] == parts.question[1]:
+        return Refused(Refusal.NO_QUESTION, "the prompt asks no question")
+    if parts.n_mandatory > MANDATORY_MOST * budget:
+        percent = math.ceil(100 * parts.n_mandatory / MANDATORY_MOST / parts.n)
+        advice = f"; to keep {percent / 100:g} would do" if percent < 100 else ""
+        return Refused(
+            Refusal.MANDATORY,
+            f"question, system and template take {parts.n_mandatory} of {budget} tokens that may "
+            f"be kept, more than {MANDATORY_MOST:.0%}{advice}",
+        )
+    most = float(np.abs(means).max())
+    if most == 0 or (means.size > 1 and float(means.max() - means.min()) <= _FLAT * most):
+        return Refused(Refusal.FLAT, "no part of the document scores above any other")
+    return None
+
+
+def _widen(
+    parts: PromptParts,
+    chunks: NDArray[np.int32],
+    order: NDArray[np.int64],
+    left: int,
+    reason: NDArray[np.uint8],
+) -> None:
+    """Spend the tokens that are left on the ends of words, then of sentences and lines."""
+    if left <= 0 or parts.spans is None:
+        return
+    ranks = np.empty(order.size, np.int64)
+    ranks[order] = np.arange(order.size)
+    rank = np.full(parts.n, -1, np.int64)
+    rank[parts.is_document] = np.repeat(ranks, chunks[:, 1] - chunks[:, 0])
+    start, stop, best = np.empty((3, parts.n), np.int64)
+    for borders, most in (
+        (word_borders(parts.spans), _WORD_MOST),
+        (sentence_borders(parts.spans), _SENTENCE_MOST),
+    ):
+        n_runs = find_runs(reason, rank, start, stop, best)
+        turns = np.argsort(best[:n_runs], kind="stable")
+        left = widen_runs(
+            start, stop, turns, borders.view(np.uint8), most, left, int(Reason.WIDENED), reason
+        )
+
+
+def word_borders(spans: TokenSpans) -> NDArray[np.bool_]:
+    """Whether the text may be cut before each token, and at its end, without parting a word.
+
+    bool [n + 1]. Scripts without spaces may be cut at any character.
+    """
+    text = np.frombuffer(spans.text + b" ", np.uint8)
+    before = np.concatenate((text[-1:], text))  # before[i]: the byte before byte i
+    at, is_blank = spans.start, _IS_BLANK
+    found = is_blank[text[at]] | is_blank[before[at]] | (text[at] >= 0xE3)
+    return np.append(found, True)
+
+
+def sentence_borders(spans: TokenSpans) -> NDArray[np.bool_]:
+    """Whether a sentence or a line has ended before each token, and at the end; bool [n + 1]."""
+    found = np.zeros(spans.start.size + 1, np.bool_)
+    ends = np.fromiter((match.end() for match in _ENDS.finditer(spans.text)), np.int64)
+    found[np.searchsorted(spans.start, ends, "left")] = True
+    found[-1] = True
+    return found
+
+
+def _selection(
+    parts: PromptParts, scores: Scores, reason: NDArray[np.uint8], budget: int
+) -> Selection:
+    kept = np.flatnonzero(reason).astype(np.int32)
+    values = scores.values.astype(np.float64)
+    total = values[parts.is_document].sum()
+    mass = values[(reason != 0) & parts.is_document].sum() / total if total > 0 else 0.0
+    return Selection(
+        kept=kept,
+        reasons=reason[kept],
+        n_tokens=parts.n,
+        budget=budget,
+        n_document=kept.size - parts.n_mandatory,
+        mass_kept=float(mass),
+    )
