@@ -196,11 +196,11 @@ class NaiveModel:
         found.turned_keys.append(k)
         if self.half_cache:
             k, v = (part.astype(np.float16).astype(np.float64) for part in (k, v))
-        seen = self.seen(il, len(x))
         out = np.empty_like(q)
         for head in range(self.n_head):
             kv_head = head // (self.n_head // self.n_head_kv)
             scores = q[:, head] @ k[:, kv_head].T * self.attention_scale
+            seen = self.seen_by(il, head, q[:, head], k[:, kv_head])
             scores = np.where(seen, scores, -np.inf)
             weights = np.exp(scores - scores.max(axis=1, keepdims=True))
             out[:, head] = weights / weights.sum(axis=1, keepdims=True) @ v[:, kv_head]
@@ -221,6 +221,10 @@ class NaiveModel:
         if isinstance(pattern, list):
             return bool(pattern[il])
         return pattern == 0 or il % pattern < pattern - 1
+
+    def seen_by(self, il: int, head: int, q: Reals, k: Reals) -> NDArray[np.bool_]:
+        """bool [query, key] of one head; q and k float64 [n, d_head], as it multiplies them."""
+        return self.seen(il, len(q))
 
     def seen(self, il: int, n: int) -> NDArray[np.bool_]:
         """bool [query, key]."""
