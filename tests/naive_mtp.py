@@ -34,15 +34,25 @@ class NaiveMtp:
         n_vocab = len(self.weights["token_embd.weight"])
         self.d2t = self.weights.get("nextn.d2t", np.arange(n_vocab)).astype(np.int64)
 
-    def probabilities(self, text: Sequence[int], drafted: Sequence[int]) -> Reals:
-        """float64 [len(drafted) + 1, n_draft]: what each step says of the token behind those."""
+    def probabilities(
+        self,
+        text: Sequence[int],
+        drafted: Sequence[int],
+        *,
+        start: int = 0,
+        temperature: float = 1.0,
+    ) -> Reals:
+        """float64 [len(drafted) + 1, n_draft]: what each step says of the token behind those.
+
+        ``start``: the first token whose hidden state is known.
+        """
         trace = self.model.trace(np.asarray(text)[:-1])
         rows = [
             self.first_row(trace, text, place, head)
             for head in range(self.n_heads)
-            for place in range(1, len(text))
+            for place in range(start + 1, len(text))
         ]
-        by_head = np.array(rows).reshape(self.n_heads, len(text) - 1, -1)
+        by_head = np.array(rows).reshape(self.n_heads, len(text) - 1 - start, -1)
         hidden: list[Reals] = []
         found = []
         for step in range(len(drafted) + 1):
@@ -56,7 +66,7 @@ class NaiveMtp:
             out = self.model.layer(self.model.n_layers + head, x, Trace())[-1]
             normed = self.norm(out, self.tensor(head, "shared_head_norm"))
             hidden.append(normed if self.is_normed else out)
-            found.append(self.softmax(normed @ self.output(head).T))
+            found.append(self.softmax(normed @ self.output(head).T, temperature))
         return np.array(found)
 
     def first_row(self, trace: Trace, text: Sequence[int], place: int, head: int) -> Reals:
@@ -98,9 +108,9 @@ class NaiveMtp:
     def norm(self, x: Reals, weight: Reals) -> Reals:
         return x / np.sqrt((x * x).mean() + self.model.eps) * weight
 
-    def softmax(self, logits: Reals) -> Reals:
+    def softmax(self, logits: Reals, temperature: float) -> Reals:
         cap = self.model.key("final_logit_softcapping", 0.0)
         if cap:
             logits = cap * np.tanh(logits / cap)
-        weights = np.exp(logits - logits.max())
+        weights = np.exp((logits - logits.max()) / temperature)
         return weights / weights.sum()

@@ -6,12 +6,15 @@ and depends on every part of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+from draftsmith.engine.model import Model, Taps
+from draftsmith.mtp.drafter import MtpDrafter
 from numpy.typing import NDArray
 from toy_gguf import vocabulary_values
 from toy_model import DEFAULTS, ToyParams, add_key, add_tensor, keys_of, tensors_of, write_model
@@ -159,3 +162,48 @@ def _own_tensors(
         n_rows = n_vocab if head.output == "full" else head.n_draft
         tensors["shared_head_head"] = matrix(n_rows, n, 2.5)
     return {f"{at}{name}.weight": weights for name, weights in tensors.items()}
+
+
+class Story:
+    """A text as the loop makes it, with a model that shows a drafter what it computes.
+
+    Parameters
+    ----------
+    drafter : what it drafts is left to the caller
+    """
+
+    def __init__(self, model: Model, drafter: MtpDrafter) -> None:
+        self.model, self.drafter = model, drafter
+        self.cache = model.new_cache(drafter.n_ctx)
+        self.last = -1
+
+    def prompt(self, ids: Sequence[int], n_batch: int = 512) -> None:
+        """Evaluate a prompt, and take it into the text."""
+        for start in range(0, len(ids), n_batch):
+            self.show(ids[start : start + n_batch])
+        self.drafter.accept(np.array(ids, np.int32))
+
+    def show(self, ids: Sequence[int]) -> None:
+        """Evaluate tokens; they stand in the cache, but not yet in the drafter's text."""
+        tokens = np.array(ids, np.int32)
+        taps = Taps(hidden_layers=self.drafter.feature_layers)
+        done = self.model.forward(tokens, self.cache, rows="none", taps=taps, all_hidden=True)
+        self.drafter.see(tokens, done.all_hidden, done.taps.hidden)  # type: ignore[union-attr,arg-type]
+
+    def token(self, token: int) -> None:
+        """The first token of the model's."""
+        self.drafter.accept([token])
+        self.last = token
+
+    def tell(self, ids: Sequence[int]) -> None:
+        """A whole text, of which no pass has seen the last token."""
+        self.prompt(ids[:-1])
+        self.token(ids[-1])
+
+    def round(self, draft: Sequence[int], tokens: Sequence[int]) -> None:
+        """A round that verifies a draft and finds these tokens instead."""
+        before = self.cache.length
+        self.show([self.last, *draft])
+        self.cache.truncate(before + len(tokens))
+        self.drafter.accept(list(tokens))
+        self.last = tokens[-1]
