@@ -49,7 +49,7 @@ def options() -> argparse.Namespace:
         "--exclude",
         type=Path,
         nargs="*",
-        default=[HERE / "prompts.jsonl"],
+        default=[HERE / "prompts.jsonl", HERE.parent / "mtp" / "suite.jsonl"],
         help="JSONL files of prompts; rows that share 13 tokens with one are left out",
     )
     parser.add_argument("--seed", type=int, default=0)

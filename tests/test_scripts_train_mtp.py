@@ -1,0 +1,115 @@
+"""Training data and training of an MTP head, at a small setting: needs torch, and a minute."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.model import Model, load_model
+from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.mtp.drafter import MtpDrafter
+from draftsmith.mtp.head import open_head
+from toy_model import write_model
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+ROWS, LENGTH, N_VOCAB = 12, 96, 128
+
+
+def run(script: str, *args: str | Path) -> str:
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / script, *map(str, args)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "toy.gguf", "llama", "Q8_0", n_layers=3)
+
+
+@pytest.fixture(scope="module")
+def data(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    text = folder.parent / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog.\n" * 50)
+    run("make_mtp_data.py", "-m", model_path, "-o", folder, "--tokens", 2 * ROWS * LENGTH,
+        "--rows", ROWS, "--length", LENGTH, "--features", 1, 2, "--text", text)  # fmt: skip
+    return folder
+
+
+def test_shards_hold_what_the_model_computes(model_path: Path, data: Path) -> None:
+    """The bug: states of another row or place, or of a text that saw its neighbours."""
+    shards = sorted(data.iterdir())
+    assert [shard.name for shard in shards] == ["000-0000", "000-0001"]
+    model = load_model(model_path, n_threads=1)
+    for shard in shards:
+        tokens, hidden = np.load(shard / "tokens.npy"), np.load(shard / "hidden.npy")
+        learn = np.load(shard / "learn.npy")
+        assert tokens.shape == learn.shape == (ROWS, LENGTH)
+        assert hidden.shape == (ROWS, LENGTH, 3, model.params.n_embd)
+        assert 0.2 < learn.mean() < 1
+        for row in (0, ROWS - 1):
+            assert_states(model, tokens[row], hidden[row])
+    model.close()
+
+
+def assert_states(model: Model, tokens: np.ndarray, hidden: np.ndarray) -> None:
+    found = model.forward(tokens, model.new_cache(LENGTH), rows="all")
+    assert (hidden[:, -1] == found.hidden.astype(np.float16)).all()
+
+
+def test_data_goes_on_where_it_stopped(model_path: Path, data: Path, tmp_path: Path) -> None:
+    """The bug: a second sitting that writes what the first one wrote, or something else."""
+    before = {path: path.stat().st_mtime_ns for path in data.rglob("*.npy")}
+    args = ("-m", model_path, "--tokens", 2 * ROWS * LENGTH, "--rows", ROWS, "--length", LENGTH)
+    more = ("--features", 1, 2, "--text", data.parent / "text.txt")
+    run("make_mtp_data.py", "-o", data, *args, *more)
+    assert {path: path.stat().st_mtime_ns for path in data.rglob("*.npy")} == before
+
+
+@pytest.mark.slow
+def test_training_lowers_the_loss_and_writes_a_head(
+    model_path: Path, data: Path, tmp_path: Path
+) -> None:
+    """The bug: a gradient that leads nowhere, a stop that loses steps, a head nobody can read."""
+    pytest.importorskip("torch")
+    args = ("-m", model_path, "--data", data, "-o", tmp_path / "out", "--vocabulary", N_VOCAB,
+            "--features", 1, 2, "--held", 4, "--every", 10, "--exclude", "--rows", 4)  # fmt: skip
+    run("train_mtp_head.py", *args, "--steps", 20)
+    run("train_mtp_head.py", *args, "--steps", 60)
+    with (tmp_path / "out" / "curve.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == [10, 20, 30, 40, 50, 60]
+    assert float(rows[-1]["train_loss1"]) < float(rows[0]["train_loss1"])
+    metadata = read_metadata(model_path)
+    tokenizer = load_tokenizer(model_path, metadata)
+    model = load_model(model_path, metadata, n_threads=1)
+    path = tmp_path / "out" / "head.gguf"
+    head = open_head(path, metadata, model, tokenizer.fingerprint.hex())
+    drafter = MtpDrafter(head, n_ctx=64)
+    tokens = np.load(data / "000-0000" / "tokens.npy")[0, :40]
+    assert_drafts(model, drafter, tokens)
+    model.close()
+
+
+def assert_drafts(model: Model, drafter: MtpDrafter, tokens: np.ndarray) -> None:
+    """It can be asked for drafts behind a text."""
+    from draftsmith.engine.model import Taps
+
+    taps = Taps(hidden_layers=tuple(drafter.feature_layers))
+    done = model.forward(tokens, model.new_cache(64), all_hidden=True, taps=taps)
+    assert done.taps is not None
+    drafter.see(tokens, done.all_hidden, done.taps.hidden)
+    drafter.accept(tokens)
+    drafter.accept([int(done.logits[0].argmax())])
+    assert 1 <= len(drafter.draft(3)) <= 3
