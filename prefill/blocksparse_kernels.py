@@ -1,0 +1,232 @@
+"""One layer with block-sparse attention: all threads run ``run_sparse_layer`` at once.
+
+Which blocks of keys a block of queries sees is FlashPrefill's rule (Fan et al. 2026): from the
+means of blocks' keys, scores that are normalised over all blocks of a row of blocks. The blocks
+that are seen are attended to as the engine does, in its splits and order: with all of them seen
+the results are those of dense attention, bit for bit.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+from ..engine.forward_kernels import (
+    ATTN_OUT,
+    ATTN_SCALE,
+    CUT,
+    D_HEAD,
+    EPS,
+    FFN_NORM,
+    INNER,
+    KERNEL,
+    N_EMBD,
+    N_HEAD,
+    N_KV,
+    N_TOKENS,
+    OUT_BIAS,
+    PART,
+    POST_ATTN_NORM,
+    SPLIT,
+    attention_inputs,
+    feed_forward,
+    finish_branch,
+    fold,
+    matmul,
+    norm_rows,
+    quantise,
+    score_split,
+    share,
+)
+from ..engine.tile_kernels import atomic_add, barrier, f32_tile, float_of_half, stay_out
+
+# See forward_kernels.
+BUILT_ON = {"forward_kernels": "987e9095", "tile_kernels": "ec2d5ffb"}
+
+PANEL = 16
+
+# Places in plan: tokens of a block, first blocks and latest blocks (the own one included) that are
+# seen by all.
+BLOCK, N_SINK_BLOCKS, N_LOCAL_BLOCKS, N_PLAN = range(4)
+
+
+@njit(**INNER)
+def pool_keys(keys, pooled, first, last, size, n_kv, d_head, tid, n_threads):
+    """Put the mean key of each block first to last - 1 into its column of ``pooled``."""
+    stay_out()
+    start, stop = share((last - first) * n_kv, tid, n_threads)
+    for task in range(start, stop):
+        block, head = first + task // n_kv, task % n_kv
+        mean = pooled[head, block // PANEL]
+        column = block % PANEL
+        for i in range(d_head):
+            total = np.float32(0.0)
+            for slot in range(block * size, (block + 1) * size):
+                total += float_of_half(keys[head, slot // PANEL, i, slot % PANEL])
+            mean[i, column] = total / np.float32(size)
+
+
+@njit(**INNER)
+def choose_blocks(rows, n_rows, highs, block, pooled, alpha, plan, is_full, scores, sums, chosen):
+    """Say which of the blocks 0 to ``block`` the rows of a block see: chosen [n_blocks], 0 or 1.
+
+    A row counts towards the score of a block that ends before it, or with it. A block's score is
+    the sum of its rows' e^(q . mean key), over the largest of all; it is seen if that comes to
+    alpha times the best block's.
+    """
+    stay_out()
+    size = plan[BLOCK]
+    for j in range(block + 1):
+        is_near = j < plan[N_SINK_BLOCKS] or block - j < plan[N_LOCAL_BLOCKS]
+        chosen[j] = is_full or is_near
+    if is_full:
+        return
+    d_head = rows.shape[1]
+    for p in range(block // PANEL + 1):
+        f32_tile(
+            n_rows,
+            rows.ctypes.data,
+            rows.strides[0],
+            pooled[p].ctypes.data,
+            4 * PANEL,
+            d_head,
+            scores.ctypes.data + 4 * PANEL * p,
+            scores.strides[0],
+        )
+    top = -np.inf
+    for r in range(n_rows):
+        for j in range((highs[r] + 1) // size):
+            top = max(top, scores[r, j])
+    best = 0.0
+    sums[: block + 1] = 0.0
+    for r in range(n_rows):
+        for j in range((highs[r] + 1) // size):
+            sums[j] += math.exp(np.float64(scores[r, j]) - top)
+    for j in range(block + 1):
+        best = max(best, sums[j])
+    for j in range(block + 1):
+        if best > 0 and sums[j] >= alpha * best:
+            chosen[j] = 1
+
+
+@njit(**INNER)
+def attend_blocks(rows, n_rows, keys, values, lows, highs, block, size, chosen, room, out, tops,
+                  weights):  # fmt: skip
+    """Attend to the blocks that were chosen: runs of them, cut at the engine's splits, folded."""
+    stay_out()
+    _, outs, part_tops, part_sums = room
+    d_head = rows.shape[1]
+    out[:n_rows] = 0.0
+    tops[:n_rows] = -np.inf
+    weights[:n_rows] = 0.0
+    stop = highs[n_rows - 1] + 1
+    j = 0
+    while j <= block:
+        if not chosen[j]:
+            j += 1
+            continue
+        start = j
+        j += 1
+        while j <= block and chosen[j] and j * size % SPLIT != 0:
+            j += 1
+        score_split(
+            rows, n_rows, keys, values, start * size, min(j * size, stop), lows, highs, 0, d_head,
+            room,
+        )  # fmt: skip
+        for r in range(n_rows):
+            tops[r], weights[r] = fold(
+                out[r], tops[r], weights[r], outs[r], part_tops[r], part_sums[r]
+            )
+
+
+@njit(**PART)
+def sparse_attention(q, keys, values, hi, sizes, reals, plan, alpha, full, pooled, chosen, room,
+                     counter, attended):  # fmt: skip
+    """Attention of a batch; a task is a query head and a block of its tokens."""
+    rows, lows, highs, scores, sums, work, out, tops, weights = room
+    n_tokens, n_head, d_head = sizes[N_TOKENS], sizes[N_HEAD], sizes[D_HEAD]
+    group = n_head // sizes[N_KV]
+    size = plan[BLOCK]
+    n_blocks = (n_tokens + size - 1) // size
+    while True:
+        task = atomic_add(counter, 1)
+        if task >= n_blocks * n_head:
+            break
+        head, place = task // n_blocks, n_blocks - 1 - task % n_blocks
+        first = place * size
+        n_rows = min(size, n_tokens - first)
+        block = hi[first] // size
+        at = head * d_head
+        for r in range(n_rows):
+            for i in range(d_head):
+                rows[r, i] = q[first + r, at + i] * reals[ATTN_SCALE]
+            lows[r] = 0
+            highs[r] = hi[first + r]
+        kv_head = head // group
+        choose_blocks(
+            rows, n_rows, highs, block, pooled[kv_head], alpha, plan, full[block], scores, sums,
+            chosen[head, block],
+        )  # fmt: skip
+        attend_blocks(
+            rows, n_rows, keys[kv_head], values[kv_head], lows, highs, block, size,
+            chosen[head, block], work, out, tops, weights,
+        )  # fmt: skip
+        for r in range(n_rows):
+            for i in range(d_head):
+                attended[first + r, at + i] = out[r, i] / weights[r]
+
+
+@njit(**KERNEL)
+def run_sparse_layer(tid, n_threads, sync, arena, layer, kind, sizes, reals, x, turns, hi, keys,
+                     values, work, rooms, plan, alpha, full, pooled, chosen, captures):  # fmt: skip
+    """A layer on x [n_tokens, n_embd], in place; a thread's part.
+
+    As ``run_layers`` with one layer, but for the keys that a token sees. The first token's slot is
+    a multiple of the block's size; slots before it are filled.
+
+    Parameters
+    ----------
+    plan : int64 [N_PLAN]
+    full : uint8 [n_blocks], blocks of queries that see all
+    pooled : float32 [n_head_kv, n_blocks / 16, d_head, 16], mean keys
+    chosen : uint8 [n_head, n_blocks, n_blocks], which blocks each block of queries saw
+    """
+    act, wide, q, k, v, attended, gate, up, y = work
+    _, qk_place, _, cap_q, cap_k = captures
+    meet = sync.ctypes.data
+    n_tokens, n_embd = sizes[N_TOKENS], sizes[N_EMBD]
+    n_rows_out = sizes[N_HEAD] * sizes[D_HEAD]
+    room = (rooms[0][tid], rooms[1][tid], rooms[2][tid], rooms[3][tid], rooms[4][tid],
+            (rooms[5][tid], rooms[6][tid], rooms[7][tid], rooms[8][tid]), rooms[9][tid],
+            rooms[10][tid], rooms[11][tid])  # fmt: skip
+    first, last = share(n_tokens, tid, n_threads)
+    attention_inputs(
+        arena, layer, kind, x, act, q, k, v, turns, (keys, values), hi, sizes, reals,
+        (qk_place[0], cap_q, cap_k), tid, n_threads, meet,
+    )  # fmt: skip
+    if sizes[CUT]:
+        return
+    size = plan[BLOCK]
+    pool_keys(
+        keys, pooled, hi[0] // size, (hi[n_tokens - 1] + 1) // size, size, sizes[N_KV],
+        sizes[D_HEAD], tid, n_threads,
+    )  # fmt: skip
+    barrier(meet, n_threads)
+    sparse_attention(
+        q, keys, values, hi, sizes, reals, plan, alpha, full, pooled, chosen, room, meet + 8,
+        attended,
+    )  # fmt: skip
+    barrier(meet, n_threads)
+    act_rows = (attended, wide[1], wide[2], wide[3], wide[4], wide[5])
+    quantise(act_rows, first, last, 0, n_rows_out)
+    barrier(meet, n_threads)
+    matmul(arena, layer[ATTN_OUT], act_rows, n_tokens, y, tid, n_threads)
+    barrier(meet, n_threads)
+    finish_branch(
+        arena, layer[POST_ATTN_NORM], layer[OUT_BIAS], y, x, first, last, n_embd, reals[EPS]
+    )
+    norm_rows(arena, layer[FFN_NORM], x, act[0], first, last, reals[EPS])
+    quantise(act, first, last, 0, n_embd)
+    barrier(meet, n_threads)
+    feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, meet)
+    barrier(meet, n_threads)
