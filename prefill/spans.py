@@ -16,10 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.bpe import ALPHABET
-from ..engine.detokenise import token_piece
 from ..engine.errors import ModelUnsupported
 from ..engine.tokenizer import Tokenizer
 from ..engine.vocabulary import SPECIAL, Attribute, Vocabulary
+from .pieces import Pieces
+
+# Plain numbers: those of an enumeration take longer than all the rest of a walk.
+_SPECIAL, _PLAIN = int(SPECIAL), int(Attribute.NORMAL | Attribute.BYTE)
+_STRIP_LEFT, _STRIP_RIGHT = int(Attribute.STRIP_LEFT), int(Attribute.STRIP_RIGHT)
 
 _ESCAPED_SPACE = "\u2581".encode()
 _BLANKS = frozenset(b" \t\n\v\f\r")
@@ -53,15 +57,14 @@ class TokenSpans:
         ------
         ModelUnsupported : the tokens do not spell the text.
         """
-        vocabulary = tokenizer.vocabulary
-        types, which = np.unique(ids, return_inverse=True)
-        pieces = [token_piece(vocabulary, token) for token in types.tolist()]
+        known = Pieces(tokenizer.vocabulary)
+        pieces = [known[token] for token in ids.tolist()]
         # Byte by byte the same is by far the commonest case, and takes no walk.
-        sizes = np.array([len(piece) for piece in pieces], np.int64)[which]
-        if sizes.sum() == len(text) and b"".join(pieces[i] for i in which.tolist()) == text:
+        if b"".join(pieces) == text:
+            sizes = np.fromiter(map(len, pieces), np.int64, len(pieces))
             stop = np.cumsum(sizes)
             return cls(text, stop - sizes, stop)
-        return cls(text, *_Walk(text, vocabulary).along(ids))
+        return cls(text, *_Walk(text, tokenizer.vocabulary, known).along(ids))
 
     def bytes_of(self, kept: NDArray[np.int32], *, whole: bool = True) -> NDArray[np.int64]:
         """Spans of bytes, int64 [n_spans, 2], of ascending tokens; neighbours make one span.
@@ -162,13 +165,14 @@ def carry_values(
     places, first = np.unique(places, return_index=True)
     sums = np.repeat(total, 2)[1:-1][first]
     upto = [np.interp(ends, places, sums) for ends in (target.start, target.stop)]
-    return (upto[1] - upto[0]).astype(np.float32)
+    carried: NDArray[np.float64] = upto[1] - upto[0]
+    return carried.astype(np.float32)
 
 
 class _Walk:
     """Lays tokens along a text where they do not simply spell it."""
 
-    def __init__(self, text: bytes, vocabulary: Vocabulary) -> None:
+    def __init__(self, text: bytes, vocabulary: Vocabulary, pieces: Pieces) -> None:
         self._vocabulary = vocabulary
         self._is_spm = vocabulary.pre is None
         self._raw = text
@@ -176,7 +180,7 @@ class _Walk:
         self._text = text.replace(_ESCAPED_SPACE, b" ") if self._is_spm else text
         self._raw_of = self._raw_places()
         self._droppable = _droppable_bytes(vocabulary)
-        self._pieces: dict[int, bytes] = {}
+        self._pieces, self._attributes = pieces, pieces.attributes
 
     def along(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Start and stop of each token in the raw text, int64 [n] each.
@@ -196,9 +200,9 @@ class _Walk:
         vocabulary = self._vocabulary
         at, is_prefixed, is_stripped = 0, vocabulary.add_space_prefix, False
         for token in ids.tolist():
-            attribute = int(vocabulary.attributes[token])
-            strips = is_stripped or bool(attribute & Attribute.STRIP_LEFT)
-            place = self._place_of_special(token, at, strips) if attribute & SPECIAL else -1
+            attribute = self._attributes[token]
+            strips = is_stripped or bool(attribute & _STRIP_LEFT)
+            place = self._place_of_special(token, at, strips) if attribute & _SPECIAL else -1
             is_cut_out = place >= 0
             if is_cut_out:
                 at = place + len(self._piece(token))
@@ -211,7 +215,7 @@ class _Walk:
                 place = self._place(piece, self._behind_blanks(at) if is_stripped else at)
                 at = place + len(piece)
             is_prefixed = is_cut_out and vocabulary.add_space_prefix
-            is_stripped = is_cut_out and bool(attribute & Attribute.STRIP_RIGHT)
+            is_stripped = is_cut_out and bool(attribute & _STRIP_RIGHT)
             yield place, at
 
     def _behind_blanks(self, at: int) -> int:
@@ -249,11 +253,8 @@ class _Walk:
 
     def _piece(self, token: int) -> bytes:
         """What a token stands for; spaces are spaces in all of them."""
-        if token not in self._pieces:
-            piece = token_piece(self._vocabulary, token)
-            if self._is_spm and not self._vocabulary.attributes[token] & Attribute.BYTE:
-                piece = self._vocabulary.tokens[token].replace(_ESCAPED_SPACE, b" ")
-            self._pieces[token] = piece
+        if self._is_spm and not self._attributes[token] & _PLAIN:
+            return self._vocabulary.tokens[token].replace(_ESCAPED_SPACE, b" ")
         return self._pieces[token]
 
     def _raw_places(self) -> NDArray[np.int64]:

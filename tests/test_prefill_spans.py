@@ -12,6 +12,7 @@ import pytest
 from draftsmith.engine.detokenise import token_piece
 from draftsmith.engine.errors import ModelUnsupported
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.prefill.pieces import Pieces
 from draftsmith.prefill.spans import TokenSpans, carry_values, is_border
 from toy_gguf import KINDS, MISSING_BYTES, SAMPLE, SPECIALS, write_toy
 
@@ -91,6 +92,14 @@ def test_tokens_spell_their_bytes(kind: str, toys: dict[str, Tokenizer], real: T
             assert found == piece or is_added or has_space
             behind = stop
         assert can_drop(data[behind:])
+
+
+def test_pieces_are_those_of_the_tokenizer(toys: dict[str, Tokenizer], real: Tokenizer) -> None:
+    """A short cut that is none for tokens of an odd kind, or for bytes above 127."""
+    for tokenizer in (real, *toys.values()):
+        pieces = Pieces(tokenizer.vocabulary)
+        for token in range(tokenizer.n_vocab):
+            assert pieces[token] == token_piece(tokenizer.vocabulary, token)
 
 
 def test_the_space_before_a_text(toys: dict[str, Tokenizer]) -> None:
