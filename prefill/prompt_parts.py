@@ -80,10 +80,12 @@ class PromptParts:
             messages.insert(0, {"role": "system", "content": system})
         text = template.render(messages)
         ids = template.encode(text, tokenizer)
-        turn = find_turns(text, messages, template, {})[-1]
-        if not turn.is_found:
-            return cls(ids, (0, 0), (), None, _lost(turn))
-        documents, asked = [turn.place(0, cut[0])], turn.place(cut[1], len(content))
+        turns = [turn for turn in find_turns(text, messages, template, {}) if turn.role == "user"]
+        if not turns:  # neither document nor question
+            return _parts(text, ids, tokenizer, [], (0, 0))
+        if not turns[0].is_found:
+            return cls(ids, (0, 0), (), None, _lost(turns[0]))
+        documents, asked = [turns[0].place(0, cut[0])], turns[0].place(cut[1], len(content))
         return _parts(text, ids, tokenizer, documents, asked)
 
     @classmethod
