@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
 
@@ -118,6 +119,29 @@ class TrunkReader(Protocol):
         hidden : float32 [n, n_embd], before the last norm
         features : float32 [len(feature_layers), n, n_embd]
         """
+
+
+@runtime_checkable
+class ConfidentDrafter(Protocol):
+    """A drafter that knows how sure it is of each token."""
+
+    @property
+    def confidences(self) -> NDArray[np.float32]:
+        """[n] of 0 to 1, of the tokens of the last draft; empty: nothing is known of them."""
+
+
+@runtime_checkable
+class SourcedDrafter(Protocol):
+    """A drafter of several sources, which differ in what a draft costs and how often it stands.
+
+    Where there is a pacer it takes the choice; ``draft`` chooses by itself.
+    """
+
+    def offers(self) -> Sequence[str]:
+        """1 or more sources that would give the next draft, the preferred first; takes no time."""
+
+    def draft_from(self, origin: str, n_max: int) -> NDArray[np.int32]:
+        """As ``draft``, from one of what was offered."""
 
 
 @dataclass
@@ -235,6 +259,8 @@ def generate(
             stop=stop,
             drafter=drafter,
             reader=drafter if isinstance(drafter, TrunkReader) else None,
+            sources=drafter if isinstance(drafter, SourcedDrafter) else None,
+            confident=drafter if isinstance(drafter, ConfidentDrafter) else None,
             draft_max=draft_max,
             pacer=pacer,
             accept_rule=accept_rule,
@@ -302,6 +328,8 @@ class _Loop(Generic[Cache]):
     stop: AbstractSet[int]
     drafter: Drafter | None
     reader: TrunkReader | None
+    sources: SourcedDrafter | None
+    confident: ConfidentDrafter | None
     draft_max: int
     pacer: Pacer | None
     accept_rule: AcceptRule
@@ -366,7 +394,7 @@ class _Loop(Generic[Cache]):
         """Draft, verify, append what stands."""
         done = self.done
         draft, draft_ns = self._draft()
-        n = len(draft) if self.pacer is None else self.pacer.n_to_verify(len(draft))
+        n = self._n_to_verify(len(draft))
         verified = draft[:n]
         batch = np.array([done.tokens[-1], *verified], np.int32)
         started_ns = perf_counter_ns()
@@ -395,13 +423,30 @@ class _Loop(Generic[Cache]):
             room = min(room, self.n_predict - len(self.done.tokens) - 1)
         if self.drafter is None or room < 1:
             return [], None
-        n_asked = room if self.pacer is None else self.pacer.n_to_draft(room)
+        ask, n_asked = self._ask(self.drafter, room)
         if n_asked < 1:
             return [], None
         started_ns = perf_counter_ns()
-        drafted = self.drafter.draft(n_asked)
+        drafted = ask(n_asked)
         draft_ns = perf_counter_ns() - started_ns
         return _sound(drafted, n_asked, self.logits.shape[-1]), draft_ns
+
+    def _ask(self, drafter: Drafter, room: int) -> tuple[Callable[[int], NDArray[np.int32]], int]:
+        """Whom to ask for a draft, and for how many tokens."""
+        if self.pacer is None:
+            return drafter.draft, room
+        if self.sources is not None:
+            origin, n_asked = self.pacer.choose(room, self.sources.offers())
+            return partial(self.sources.draft_from, origin), n_asked
+        return drafter.draft, self.pacer.n_to_draft(room)
+
+    def _n_to_verify(self, n_drafted: int) -> int:
+        if self.pacer is None:
+            return n_drafted
+        if n_drafted and self.confident is not None:
+            confidences = self.confident.confidences[:n_drafted].tolist()
+            return self.pacer.n_to_verify(n_drafted, confidences)
+        return self.pacer.n_to_verify(n_drafted)
 
     def _forward(
         self, batch: NDArray[np.int32], rows: Literal["last", "all", "none"]

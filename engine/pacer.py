@@ -7,7 +7,9 @@ rounds. It reads no clock: times are handed in, and the same times give the same
 
 Costs come from measured steps (``StepCosts``). The yield comes from how often each position of a
 draft matched when all before it had, exponentially forgotten; a draft is scored against the text
-that follows it whether it was verified or not, so where drafting is cheap, watching is free.
+that follows it whether it was verified or not, so where drafting is cheap, watching is free. Where
+a drafter has several sources, each has its own ``TrackRecord``, and the one that promises most is
+asked. Where it tells how sure it is of each token, that counts instead of the position.
 Against bad luck and wrong estimates there is an account of the time won over plain decoding:
 a round that could lose more than what is on it is not played, so that no text loses more than
 a step or two and 1 % of its time.
@@ -22,6 +24,7 @@ from statistics import median_low
 import numpy as np
 
 from .errors import UsageError
+from .track_record import TrackRecord, yields
 
 # Time of a batch over that of a single token, before anything is measured.
 _PRIOR_CURVE = ((1, 1.0), (2, 1.08), (3, 1.16), (4, 1.3), (8, 1.6), (16, 2.2))
@@ -39,13 +42,6 @@ _HOPE = 2  # standard deviations by which a batch may cost less than estimated
 _LONGEST = 64  # tokens of a draft; a longer one has never paid, and its curve would take long
 _PLAIN_BATCH = 4  # single steps that are measured by their median
 
-_MEMORY = 1 - 1 / 24  # of what a position's acceptance was, from one draft to the next
-_PRIOR_ACCEPTANCE = 0.7  # of the first position; of others: that of the one before
-_PRIOR_WEIGHT = 2.0  # of that, in drafts; forgotten as they are
-_HEIR_WEIGHT = 6.0  # likewise, of other positions
-_FIRST_DRAFTS = (1, 3)  # tokens, while a draft's time is not known; the very first is often slow
-_DRAFT_GAIN = 0.1  # of a later time
-
 _LEAP = 4  # a batch is at most that many times the largest measured yet
 _LEAST_GAIN = 1.02  # an estimated gain below is as likely none
 _CHEAP = 0.005  # of a single step: drafts that cost no more are always made
@@ -56,6 +52,7 @@ _BALANCE_FIRST = 1.0  # and that many single steps in a text's first rounds
 _BALANCE_MOST = 16.0  # what was won counts up to that
 _HICCUP = 1.3  # a measured time further from its estimate counts as that far
 _CREDIT_MOST = 4.0  # single steps saved up of that share, for looking at what seems not to pay
+_RATE_MEMORY = 1 - 1 / 64  # of the speed of the last rounds
 
 
 class StepCosts:
@@ -114,69 +111,89 @@ class Pacer:
     """Chooses draft lengths for one text after another; made anew for another model or drafter.
 
     A round: ask the drafter for ``n_to_draft`` tokens, verify the first ``n_to_verify`` of what
-    it gave, then ``observe``.
+    it gave, then ``observe``. A drafter of several sources is asked for what ``choose`` says.
 
     Parameters
     ----------
     draft_max : most tokens a draft, 0 or more; what is above 64 counts as 64
+    drawn : drafts are drawn at random and stand by ``RejectSamples``: how many of them are
+        verified is then settled before they are seen, without regard to confidences
+    fixed : draft as much as there is room for, whether it pays or not
 
     Raises
     ------
     UsageError : draft_max below 0
     """
 
-    def __init__(self, draft_max: int) -> None:
+    def __init__(self, draft_max: int, *, drawn: bool = False, fixed: bool = False) -> None:
         if draft_max < 0:
             raise UsageError(f"draft_max {draft_max} is below 0", remedy="give 0 or more")
         draft_max = min(draft_max, _LONGEST)
         self.draft_max = draft_max
+        self._drawn = drawn
+        self._fixed = fixed
         self._costs = StepCosts(draft_max + 1)
-        self._hits = [0.0] * draft_max
-        self._tries = [0.0] * draft_max
-        self._prior_weight = [_PRIOR_WEIGHT] + [_HEIR_WEIGHT] * (draft_max - 1)
-        self._draft_ns = math.inf  # a drafted token
-        self._n_timed = 0
+        self._records: dict[str, TrackRecord] = {}
+        self._record = self._record_of("")  # of the source that was last asked
         self._plain_ns: list[int] = []  # of single steps, not learnt from yet
         self._since_plain_ns = 0.0
         self._credit = 0.0  # in single steps
+        self._rate_tokens = self._rate_ns = 0.0  # of the last rounds
         self.begin()
+
+    @property
+    def by_origin(self) -> dict[str, tuple[int, int]]:
+        """{source: (drafted tokens that were evaluated, those that stand)} of all texts."""
+        return {
+            origin: (record.n_verified, record.n_accepted)
+            for origin, record in self._records.items()
+            if record.n_verified
+        }
 
     def begin(self) -> None:
         """A new text: what was drafted for the last one is not scored against it."""
         self._expected: list[int] = []
+        self._expected_record = self._record
+        self._expected_confidences: Sequence[float] = ()
+        self._confidences: Sequence[float] = ()  # of this round
         self._next = 0
+        self._n_asked = 0
+        self._n_settled = 0
         self._balance = _BALANCE_FIRST  # time won over plain decoding, in single steps
 
     def n_to_draft(self, room: int) -> int:
         """Tokens to ask the drafter for, at most ``room``; 0: do not call it."""
-        room = max(0, min(room, self.draft_max))
-        if self._n_timed < len(_FIRST_DRAFTS):
-            return min(room, _FIRST_DRAFTS[self._n_timed])
-        draft_ns = self._draft_ns
-        single = self._costs.ns[0]
-        if draft_ns * room <= _CHEAP * single:
-            return room
-        n = self._best(room, self._costs.ns, draft_ns)
-        if n or self._next < len(self._expected):  # the last draft still tells something
-            return n
-        if self._best(room, self._costs.ns, draft_ns, balance=math.inf):
-            return 0  # it pays, but that much cannot be risked yet: save
-        n = min(room, int(self._credit * single / draft_ns))
-        self._credit -= n * draft_ns / single
-        return n
+        return self.choose(room, ("",))[1]
 
-    def n_to_verify(self, n_drafted: int) -> int:
-        """How many of ``n_drafted`` tokens to evaluate; those past it are only watched."""
-        if not n_drafted or not self._costs.ns:
-            return 0
-        n = self._best(n_drafted, self._costs.ns)
-        if not n:
-            return self._hopeful(n_drafted)
-        single = self._costs.ns[0]
-        gain = self._yields(n)[n] * single / self._costs.ns[n]
-        if (gain - 1) * single < _PLAIN_SHARE * self._since_plain_ns:
-            return 0  # to measure again what a gain is compared with
-        return n
+    def choose(self, room: int, origins: Sequence[str]) -> tuple[str, int]:
+        """Which source to ask, and for how many tokens, at most ``room``; 0: none.
+
+        Parameters
+        ----------
+        origins : 1 or more that would give a draft, in the order of preference among equals
+        """
+        room = max(0, min(room, self.draft_max))
+        origin = origins[0] if len(origins) == 1 or self._fixed else self._promising(room, origins)
+        self._record = self._record_of(origin)
+        self._confidences = ()
+        self._n_asked = room if self._fixed else self._n_to_ask(self._record, room)
+        if self._drawn:
+            self._n_settled = self._n_to_verify(self._n_asked)
+        return origin, self._n_asked
+
+    def n_to_verify(self, n_drafted: int, confidences: Sequence[float] = ()) -> int:
+        """How many of ``n_drafted`` tokens to evaluate; those past it are only watched.
+
+        Parameters
+        ----------
+        confidences : [n_drafted] of 0 to 1, the drafter's; empty: it has none
+        """
+        if self._fixed:
+            return n_drafted
+        if self._drawn:
+            return min(n_drafted, self._n_settled)
+        self._confidences = confidences
+        return self._n_to_verify(n_drafted)
 
     def observe(
         self,
@@ -197,16 +214,113 @@ class Pacer:
         verify_ns : time of the forward pass and the sampling
         draft_ns : time that the drafter took; None where it was not called
         """
+        record = self._record
+        record.n_verified += n_verified
+        record.n_accepted += n_alike(draft[:n_verified], tokens)
+        if self._fixed:
+            return
         self._measure(n_verified, verify_ns)
         self._since_plain_ns = self._since_plain_ns + verify_ns if n_verified else 0.0
         if draft_ns is not None:
-            self._learn_drafting(len(draft), draft_ns)
+            record.time(len(draft), draft_ns)
         self._settle(
             len(draft) if draft_ns is not None else None, n_verified, len(tokens), verify_ns
         )
+        self._rate_tokens = self._rate_tokens * _RATE_MEMORY + len(tokens)
+        self._rate_ns = self._rate_ns * _RATE_MEMORY + verify_ns + (draft_ns or 0)
         if draft and (n_verified or self._next >= len(self._expected)):
             self._expected, self._next = list(draft), 0
+            self._expected_record, self._expected_confidences = record, self._confidences
         self._score(tokens)
+        self._n_asked, self._confidences = 0, ()
+
+    def _record_of(self, origin: str) -> TrackRecord:
+        if origin not in self._records:
+            self._records[origin] = TrackRecord(self.draft_max)
+        return self._records[origin]
+
+    @property
+    def _rate(self) -> float:
+        """Tokens a nanosecond of the last rounds: what time is worth that a round takes longer."""
+        plain = 1 / self._costs.ns[0]
+        return max(plain, self._rate_tokens / self._rate_ns) if self._rate_ns else plain
+
+    def _promising(self, room: int, origins: Sequence[str]) -> str:
+        """The source of the most tokens beyond what their time is worth."""
+        records = [self._record_of(origin) for origin in origins]
+        for origin, record in zip(origins, records, strict=True):
+            if record.first_draft or not self._costs.ns:
+                return origin
+        gains = [self._best_to_ask(record, room)[1] for record in records]
+        best = max(range(len(gains)), key=gains.__getitem__)
+        if gains[best] <= 0:  # then look at what looking costs something, where that is saved up
+            dear = max(range(len(records)), key=lambda i: records[i].draft_ns)
+            cheap = min(range(len(records)), key=lambda i: records[i].draft_ns)
+            saved_ns = self._credit * self._costs.ns[0]
+            return origins[dear if saved_ns >= records[dear].draft_ns else cheap]
+        for i, record in enumerate(records):
+            if i != best:
+                record.pass_over()
+        return origins[best]
+
+    def _n_to_ask(self, record: TrackRecord, room: int) -> int:
+        if record.first_draft:
+            return min(room, record.first_draft)
+        draft_ns = record.draft_ns
+        single = self._costs.ns[0]
+        if draft_ns * room <= _CHEAP * single:
+            return room
+        n, _ = self._best_to_ask(record, room)
+        if n or self._next < len(self._expected):  # the last draft still tells something
+            return n
+        if self._best_to_ask(record, room, balance=math.inf)[0]:
+            return 0  # it pays, but that much cannot be risked yet: save
+        n = min(room, int(self._credit * single / draft_ns))
+        self._credit -= n * draft_ns / single
+        return n
+
+    def _best_to_ask(
+        self, record: TrackRecord, room: int, *, balance: float | None = None
+    ) -> tuple[int, float]:
+        """How many tokens to ask for, and the tokens they win over a single step.
+
+        ``balance`` is that of ``_best``.
+        """
+        draft_ns, step_ns, rate = record.draft_ns, self._costs.ns, self._rate
+        if not record.is_confident:
+            tokens = yields(record.acceptances(room))
+            n = self._best(tokens, step_ns, draft_ns, balance=balance)
+            return n, tokens[n] - 1 - rate * (step_ns[n] + n * draft_ns - step_ns[0])
+        most_ns = step_ns[0] * (1 + (self._balance if balance is None else balance))
+        best, best_gain = 0, 0.0
+        for n in range(1, min(room, self._leap) + 1):
+            if step_ns[n] + n * draft_ns > most_ns:
+                break
+            gain = record.worth[n - 1] - rate * draft_ns * record.lengths[n - 1]
+            if gain > max(best_gain, _LEAST_GAIN - 1):
+                best, best_gain = n, gain
+        return best, best_gain
+
+    def _n_to_verify(self, n_drafted: int) -> int:
+        record, step_ns = self._record, self._costs.ns
+        if not step_ns:
+            return 0
+        acceptances, rate = record.acceptances(n_drafted), None
+        is_confident = len(self._confidences) or (record.is_confident and not n_drafted)
+        if is_confident and self._n_asked:
+            acceptances, rate = record.calibrated(self._confidences), self._rate
+            prices = [rate * (ns - step_ns[0]) for ns in step_ns]
+            record.remember(acceptances, self._n_asked, prices)
+        if not n_drafted:
+            return 0
+        tokens = yields(acceptances)
+        n = self._best(tokens, step_ns, rate=rate)
+        if not n:
+            return self._hopeful(tokens)
+        gain = tokens[n] * step_ns[0] / step_ns[n]
+        if (gain - 1) * step_ns[0] < _PLAIN_SHARE * self._since_plain_ns:
+            return 0  # to measure again what a gain is compared with
+        return n
 
     def _measure(self, n_verified: int, verify_ns: int) -> None:
         """Single steps are measured a few at a time, by their median: most rounds are single."""
@@ -220,15 +334,6 @@ class Pacer:
         if n_verified:
             self._costs.measure(1 + n_verified, verify_ns)
 
-    def _learn_drafting(self, n_drafted: int, draft_ns: int) -> None:
-        each = draft_ns / max(1, n_drafted)
-        self._n_timed += 1
-        if self._n_timed <= len(_FIRST_DRAFTS):
-            self._draft_ns = min(self._draft_ns, each)
-        else:
-            each = min(each, 4 * self._draft_ns + 1)
-            self._draft_ns += _DRAFT_GAIN * (each - self._draft_ns)
-
     def _settle(
         self, n_drafted: int | None, n_verified: int, n_tokens: int, verify_ns: float
     ) -> None:
@@ -237,77 +342,80 @@ class Pacer:
         spent = single
         if n_verified:
             spent = min(max(verify_ns, estimate / _HICCUP), estimate * _HICCUP)
-        if n_drafted is not None and self._n_timed >= len(_FIRST_DRAFTS):
-            spent += self._draft_ns * max(1, n_drafted)
+        if n_drafted is not None and not self._record.first_draft:
+            spent += self._record.draft_ns * max(1, n_drafted)
         spent /= single
         self._balance = min(self._balance + n_tokens - (1 - _LOSS_SHARE) * spent, _BALANCE_MOST)
         self._credit = min(self._credit + _LOSS_SHARE * spent, _CREDIT_MOST)
 
     def _score(self, tokens: Sequence[int]) -> None:
         """Compare what was drafted, verified or not, with how the text went on."""
+        confidences = self._expected_confidences
         for token in tokens:
             position = self._next
             if position >= min(len(self._expected), self.draft_max):
                 return
             hit = self._expected[position] == token
-            self._hits[position] = self._hits[position] * _MEMORY + hit
-            self._tries[position] = self._tries[position] * _MEMORY + 1
-            self._prior_weight[position] *= _MEMORY
+            confidence = confidences[position] if len(confidences) else None
+            self._expected_record.score(position, hit, confidence)
             self._next = position + 1 if hit else len(self._expected)
 
-    def _yields(self, n: int) -> list[float]:
-        """Expected tokens [n + 1] of a round by drafted tokens."""
-        expected, all_accepted, acceptance = 1.0, 1.0, _PRIOR_ACCEPTANCE
-        yields = [expected]
-        for position in range(n):
-            weight = self._prior_weight[position]
-            hits = self._hits[position] + weight * acceptance
-            acceptance = hits / (self._tries[position] + weight)
-            all_accepted *= acceptance
-            expected += all_accepted
-            yields.append(expected)
-        return yields
+    @property
+    def _leap(self) -> int:
+        """Most drafted tokens of a batch that is not much larger than any measured yet."""
+        return max(0, min(self.draft_max, _LEAP * self._costs.largest_measured - 1))
 
     def _best(
         self,
-        n_max: int,
+        tokens: Sequence[float],
         step_ns: Sequence[float],
         draft_ns: float = 0.0,
         *,
         balance: float | None = None,
+        rate: float | None = None,
     ) -> int:
         """Drafted tokens of the most tokens per second; the fewest of equals.
 
         Parameters
         ----------
-        n_max : most of them
+        tokens : [n + 1] a round is expected to yield, by drafted tokens
         step_ns : estimated time of a step by batch size
         draft_ns : time of a drafted token that is yet to be spent
         balance : single steps that may be lost, were all rejected; None: what there is
+        rate : tokens that a nanosecond yields elsewhere, where rounds differ; None: they do not
         """
-        n_max = min(n_max, self.draft_max, _LEAP * self._costs.largest_measured - 1)
         single = step_ns[0]
         most_ns = single * (1 + (self._balance if balance is None else balance))
-        best, best_rate = 0, _LEAST_GAIN / single
-        for n, tokens in enumerate(self._yields(max(0, n_max))[1:], 1):
+        best = 0
+        best_worth = _LEAST_GAIN / single if rate is None else _LEAST_GAIN - rate * single
+        for n, n_tokens in enumerate(tokens[1 : self._leap + 1], 1):
             round_ns = step_ns[n] + n * draft_ns
             if round_ns > most_ns:
                 break
-            if tokens / round_ns > best_rate:
-                best, best_rate = n, tokens / round_ns
+            worth = n_tokens / round_ns if rate is None else n_tokens - rate * round_ns
+            if worth > best_worth:
+                best, best_worth = n, worth
         return best
 
-    def _hopeful(self, n_drafted: int) -> int:
+    def _hopeful(self, tokens: Sequence[float]) -> int:
         """Tokens to verify against the estimate: the batch may cost less than it seems to.
 
         Only where it would pay at the least likely cost, and where the credit covers the loss.
         """
-        n = self._best(n_drafted, self._costs.hopeful_ns())
-        loss = self._costs.ns[n] / self._costs.ns[0] - self._yields(n)[n]
+        n = self._best(tokens, self._costs.hopeful_ns())
+        loss = self._costs.ns[n] / self._costs.ns[0] - tokens[n]
         if loss > self._credit:
             return 0
         self._credit -= max(0.0, loss)
         return n
+
+
+def n_alike(draft: Sequence[int], tokens: Sequence[int]) -> int:
+    """How many drafted tokens, from the first on, are those of the text."""
+    n = 0
+    while n < min(len(draft), len(tokens)) and draft[n] == tokens[n]:
+        n += 1
+    return n
 
 
 def prior_cost(size: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..engine.pacer import Pacer
+from ..engine.pacer import Pacer, n_alike
 from .drafter import NgramDrafter
 from .replay import SOURCES
 from .tables import SIZES
@@ -26,19 +26,10 @@ class OriginPacer(Pacer):
     """
 
     def __init__(self, drafter: NgramDrafter, *, fixed: bool = False) -> None:
-        super().__init__(drafter.draft_max)
+        super().__init__(drafter.draft_max, fixed=fixed)
         self._drafter = drafter
-        self._fixed = fixed
         self.by_source = {source: [0, 0] for source in SOURCES}
         self.by_size = {size: [0, 0] for size in range(1, SIZES + 1)}
-
-    def n_to_draft(self, room: int) -> int:
-        """See ``Pacer``."""
-        return min(room, self.draft_max) if self._fixed else super().n_to_draft(room)
-
-    def n_to_verify(self, n_drafted: int) -> int:
-        """See ``Pacer``."""
-        return n_drafted if self._fixed else super().n_to_verify(n_drafted)
 
     def observe(
         self,
@@ -50,12 +41,9 @@ class OriginPacer(Pacer):
         draft_ns: int | None,
     ) -> None:
         """See ``Pacer``; the drafter still knows the draft, for it was not asked for another."""
-        n_equal = 0
-        while n_equal < min(n_verified, len(tokens)) and draft[n_equal] == tokens[n_equal]:
-            n_equal += 1
+        n_equal = n_alike(draft[:n_verified], tokens)
         for i, (source, size) in enumerate(self._drafter.origins(n_verified)):
             for counts in (self.by_source[source], self.by_size[size]):
                 counts[0] += 1
                 counts[1] += i < n_equal
-        if not self._fixed:
-            super().observe(draft, n_verified, tokens, verify_ns=verify_ns, draft_ns=draft_ns)
+        super().observe(draft, n_verified, tokens, verify_ns=verify_ns, draft_ns=draft_ns)

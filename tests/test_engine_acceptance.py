@@ -294,7 +294,7 @@ class Picker(Pacer):
     def n_to_draft(self, room: int) -> int:
         return min(room, 3)
 
-    def n_to_verify(self, n_drafted: int) -> int:
+    def n_to_verify(self, n_drafted: int, confidences: Sequence[float] = ()) -> int:
         tokens = self.drafter.drafted
         if not self.cherries:
             tokens = [self.drafter.pair[1], *tokens]

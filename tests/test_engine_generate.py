@@ -307,7 +307,7 @@ class AnyPacer(Pacer):
     def n_to_draft(self, room: int) -> int:
         return self.rng.randrange(min(room, self.draft_max) + 1)
 
-    def n_to_verify(self, n_drafted: int) -> int:
+    def n_to_verify(self, n_drafted: int, confidences: Sequence[float] = ()) -> int:
         return self.rng.randrange(n_drafted + 1)
 
 
@@ -532,6 +532,46 @@ def test_a_text_that_goes_on(name: str | None, cut: int) -> None:
         drafter, cache=cache, sampler=sampler, n_predict=30 - cut, prompt=first.tokens[-1:]
     )
     assert first.tokens + second.tokens == plain(1.2, 30)
+
+
+class TwoSources(ListDrafter):
+    """Drafts well from one source and badly from another, and is sure of the good one."""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__(guesses(temperature)["perfect"])
+        self.bad = guesses(temperature)["wrong"]
+        self.confidences = np.empty(0, np.float32)
+        self.origins: list[str] = []
+
+    def offers(self) -> list[str]:
+        return ["bad", "good"]
+
+    def draft_from(self, origin: str, n_max: int) -> NDArray[np.int32]:
+        self.origins.append(origin)
+        drafted = self.draft(n_max) if origin == "good" else self.bad(self.text, n_max)
+        self.confidences = np.full(len(drafted), 0.9 if origin == "good" else 0.2, np.float32)
+        return drafted  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_a_drafter_of_several_sources(temperature: float) -> None:
+    """A source that is not asked, or whose drafts count for the other; confidences that the pacer
+    never hears of."""
+    told: list[Sequence[float]] = []
+
+    class Listener(Pacer):
+        def n_to_verify(self, n_drafted: int, confidences: Sequence[float] = ()) -> int:
+            told.append(confidences)
+            assert len(confidences) == n_drafted
+            return super().n_to_verify(n_drafted, confidences)
+
+    drafter, pacer = TwoSources(temperature), Listener(4)
+    done = run(drafter, temperature=temperature, pacer=pacer)
+    assert done.tokens == plain(temperature)
+    assert set(drafter.origins) == {"bad", "good"}
+    assert pacer.by_origin["good"][1] == done.n_accepted > 0
+    assert {round(c, 3) for confidences in told for c in confidences} == {0.2, 0.9}
+    assert run(TwoSources(temperature), temperature=temperature).tokens == plain(temperature)
 
 
 def test_with_the_ngram_drafter() -> None:

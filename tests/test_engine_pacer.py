@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from draftsmith.engine.errors import UsageError
@@ -236,9 +237,188 @@ def test_next_text() -> None:
     pacer = Pacer(2)
     pacer.observe([1, 1], 0, [1], verify_ns=100, draft_ns=1)  # the second is yet to be seen
     pacer.begin()
-    before = pacer._yields(2)
+    before = pacer._record.acceptances(2)
     pacer.observe([], 0, [2], verify_ns=100, draft_ns=None)
-    assert pacer._yields(2) == before
+    assert pacer._record.acceptances(2) == before
+
+
+@dataclass
+class Source:
+    """One that drafts always, or each time with a chance.
+
+    ``acceptances`` by position are means: each token's own is known to the source, and told, more
+    or less well, as its confidence. A draft ends before one of less than ``p_min``.
+    """
+
+    acceptances: Sequence[float]
+    share: float  # of a step, a drafted token
+    confidence: Callable[[float], float] | None = None
+    chance: float = 1.0
+    p_min: float = 0.0
+
+    def draft(self, rng: random.Random, n: int) -> tuple[list[int], list[float]]:
+        truths = list(self.acceptances[:n])
+        if self.confidence is None:
+            return [int(rng.random() >= truth) for truth in truths], []
+        truths = [rng.betavariate(truth, 1 - truth) for truth in truths]
+        draft = [int(rng.random() >= truth) for truth in truths]
+        confidences = [self.confidence(truth) for truth in truths]
+        sure = [*(confidence >= self.p_min for confidence in confidences), False].index(False)
+        return draft[:sure], confidences[:sure]
+
+
+MTP_CURVE = (1, 1.05, 1.2, 1.4, 1.6)
+MTP = Source((0.45, 0.5, 0.5, 0.5), 0.08)
+
+
+def sourced_speed(
+    sources: Callable[[int], dict[str, Source]],
+    n_tokens: int = 1000,
+    seed: int = 0,
+    *,
+    fixed: int | None = None,
+    pacer: Pacer | None = None,
+    noise: float = 0.05,
+) -> float:
+    """Speed over plain decoding's, with sources by the place in the text."""
+    pacer, rng = pacer or Pacer(4), random.Random(seed)
+    place, plain, spent = 0, 0.0, 0.0
+    pacer.begin()
+    while place < n_tokens:
+        room = min(n_tokens - place - 1, 4)
+        offered = {
+            k: source for k, source in sources(place).items() if rng.random() < source.chance
+        }
+        origin, n_asked = next(iter(offered)), min(room, fixed or 0)
+        if fixed is None:
+            origin, n_asked = pacer.choose(room, list(offered))
+        source = offered[origin]
+        draft, confidences = source.draft(rng, n_asked)
+        n_steps = min(len(draft) + 1, n_asked)
+        n = len(draft) if fixed is not None else pacer.n_to_verify(len(draft), confidences)
+        n_tokens_here = 1 + [*draft[:n], 1].index(1)
+        pacer.observe(
+            draft,
+            n,
+            [0] * n_tokens_here,
+            verify_ns=int(STEP_NS * MTP_CURVE[n] * math.exp(rng.gauss(0, noise))),
+            draft_ns=int(STEP_NS * source.share * n_steps) if n_asked else None,
+        )
+        place += n_tokens_here
+        plain += n_tokens_here
+        spent += MTP_CURVE[n] + source.share * n_steps
+    return plain / spent
+
+
+def mean_sourced(sources: dict[str, Source], n_seeds: int = 6, **settings: Any) -> float:
+    return (
+        sum(sourced_speed(lambda place: sources, seed=seed, **settings) for seed in range(n_seeds))
+        / n_seeds
+    )
+
+
+def test_a_dear_source() -> None:
+    """A source whose drafts cost a twelfth of a step each: lengths chosen as if they were free."""
+    best = max(mean_sourced({"mtp": MTP}, fixed=n) for n in range(5))
+    assert best > 1.25
+    assert mean_sourced({"mtp": MTP}) >= 0.95 * best
+    for mean in (0.02, 0.1):
+        loser = {"mtp": replace(MTP, acceptances=[mean] * 4)}
+        for confidence in (None, math.sqrt):
+            loser["mtp"].confidence = confidence
+            assert mean_sourced(loser) >= 0.98
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("share", "p_min"), [(0.04, 0.0), (0.08, 0.0), (0.08, 0.2)])
+def test_confidences(share: float, p_min: float, power: float) -> None:
+    """Confidences taken at their word, or by position, or not at all: tails that are as good as
+    lost are verified."""
+    told = replace(MTP, share=share, confidence=lambda truth: truth**power, p_min=p_min**power)
+    blind = replace(told, p_min=0.0)
+    best = max(mean_sourced({"mtp": blind}, fixed=n) for n in range(5))
+    # where drafting costs more than verifying, little is won by cutting afterwards
+    least = {(0.04, 0.0): 1.015, (0.08, 0.0): 0.98}.get((share, p_min), 1.0)
+    assert mean_sourced({"mtp": told}, n_tokens=1500) > least * best
+
+
+def test_confidences_that_tell_nothing() -> None:
+    """A drafter that is sure of everything believed."""
+    liar = {"mtp": replace(MTP, acceptances=[0.1] * 4, confidence=lambda truth: 1.0)}
+    assert mean_sourced(liar) >= 0.97
+    fair = {"mtp": replace(MTP, confidence=lambda truth: 0.9)}
+    assert mean_sourced(fair) >= 0.95 * max(mean_sourced(fair, fixed=n) for n in range(5))
+
+
+@pytest.mark.parametrize("confidence", [None, lambda truth: truth**0.5])
+@pytest.mark.parametrize("lookup", [0.0, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("chance", [0.2, 0.8])
+def test_two_sources(
+    lookup: float, chance: float, confidence: Callable[[float], float] | None
+) -> None:
+    """A free source preferred where the dear one is better, or the other way round; costs and
+    acceptance of the two mixed up."""
+    mtp = replace(MTP, confidence=confidence)
+    ngram = Source([lookup] * 4, 0.0002, chance=chance)
+    both = mean_sourced({"ngram": ngram, "mtp": mtp})
+    # alone, a source that has nothing to offer offers nothing
+    alone = mean_sourced({"ngram": ngram, "none": Source((), 0.0002)})
+    assert both >= 0.98 * max(alone, mean_sourced({"mtp": mtp}))
+    if lookup == 0.9:
+        assert both > 1.05 * max(alone, mean_sourced({"mtp": mtp}))
+
+
+def test_sources_that_change() -> None:
+    """What was once the worse source never tried again."""
+
+    def sources(place: int) -> dict[str, Source]:
+        lookup = 0.9 if place // 500 % 2 else 0.1
+        return {"ngram": Source([lookup] * 4, 0.0002), "mtp": MTP}
+
+    speed = sum(sourced_speed(sources, 4000, seed) for seed in range(3)) / 3
+    good, bad = (mean_sourced(sources(place)) for place in (500, 0))
+    assert speed > 0.9 * 2 / (1 / good + 1 / bad)
+
+
+def test_counts_by_origin() -> None:
+    """What one source drafted counted for another."""
+    pacer = Pacer(4, fixed=True)
+    for origin, draft, tokens in (
+        ("a", [1, 2], [1, 3]),
+        ("b", [5], [5, 6]),
+        ("a", [7, 8, 9], [7, 8]),
+        ("c", [], [1]),
+    ):
+        assert pacer.choose(9, (origin, "d")) == (origin, 4)
+        assert pacer.n_to_verify(len(draft)) == len(draft)
+        pacer.observe(draft, len(draft), tokens, verify_ns=9, draft_ns=1)
+    assert pacer.by_origin == {"a": (5, 3), "b": (1, 1)}
+
+
+def test_drawn_drafts_are_settled_beforehand() -> None:
+    """A length that depends on how many tokens came, or on how sure they are: a draft dropped for
+    what it is, and with it the distribution."""
+    rng = random.Random(2)
+    pacer = Pacer(8, drawn=True)
+    n_verified = []
+    for _ in range(400):
+        n_asked = pacer.n_to_draft(8)
+        outcomes = set()
+        for n_drafted in range(n_asked + 1):
+            n = pacer.n_to_verify(n_drafted, [rng.random()] * n_drafted)
+            outcomes.add(n if n < n_drafted else "all")
+        settled = outcomes - {"all"}
+        assert len(settled) <= 1
+        n = pacer.n_to_verify(n_asked, [rng.random()] * n_asked)
+        assert settled in (set(), {n})
+        draft = [int(rng.random() > 0.8) for _ in range(n_asked)]
+        n_tokens = 1 + [*draft[:n], 1].index(1)
+        verify_ns = int(STEP_NS * prior_cost(1 + n))
+        pacer.observe(
+            draft, n, [0] * n_tokens, verify_ns=verify_ns, draft_ns=9 if n_asked else None
+        )
+        n_verified.append(n)
+    assert sum(n_verified[50:]) / 350 > 3
 
 
 def test_same_times_same_choices() -> None:
