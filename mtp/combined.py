@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from .drafter import MtpDrafter
 
+_NO_CONFIDENCES = np.empty(0, np.float32)
+
 
 class LookupDrafter(Protocol):
     """What is needed of an n-gram drafter (``ngram.drafter.NgramDrafter`` is one)."""
@@ -75,13 +77,27 @@ class CombinedDrafter:
 
     def draft(self, n_max: int) -> NDArray[np.int32]:
         """Up to ``n_max`` tokens that may follow the text: int32 [n], valid until the next call."""
-        drafted = self.ngram.draft(n_max)
-        if drafted.size and self.ngram.origins(1)[0][1] >= self.n_gram_min:
-            self.last_origin = "ngram"
-            return drafted
-        drafted = self.mtp.draft(n_max)
-        self.last_origin = "mtp" if drafted.size else ""
+        return self.draft_from(self.offers()[0], n_max)
+
+    def offers(self) -> list[str]:
+        """Return the sources of the next draft; see ``SourcedDrafter``.
+
+        N-grams of each size are a source of their own: the longer, the more often they are right.
+        """
+        size = self.ngram.origins(1)[0][1] if self.ngram.draft(1).size else 0
+        return [f"ngram {size}", "mtp"] if size >= self.n_gram_min else ["mtp"]
+
+    def draft_from(self, origin: str, n_max: int) -> NDArray[np.int32]:
+        """As ``draft``, from one of what was offered."""
+        kind = origin.split()[0]
+        drafted = (self.mtp if kind == "mtp" else self.ngram).draft(n_max)
+        self.last_origin = kind if drafted.size else ""
         return drafted
+
+    @property
+    def confidences(self) -> NDArray[np.float32]:
+        """Those of a head's draft; empty: lookups have none."""
+        return self.mtp.confidences if self.last_origin == "mtp" else _NO_CONFIDENCES
 
     def proposals(self, n: int) -> tuple[NDArray[np.int32], NDArray[np.float32]] | None:
         """As ``MtpDrafter.proposals``, of a draft of that origin; None of others."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.engine.generate import TrunkReader
+from draftsmith.engine.generate import ConfidentDrafter, SourcedDrafter, TrunkReader
 from draftsmith.engine.gguf_file import read_metadata
 from draftsmith.engine.model import load_model
 from draftsmith.mtp.combined import CombinedDrafter
@@ -93,6 +93,26 @@ def test_lookup_comes_first(head: MtpHead) -> None:
         lookup.found, lookup.size = found, size
         assert both.draft(4).tolist() == (found if origin == "ngram" else expected)
         assert both.last_origin == origin
+
+
+def test_a_pacer_may_choose(head: MtpHead) -> None:
+    """The bug: a source that is offered and does not draft, or confidences of another's draft."""
+    expected = alone(head, TEXT)
+    both, lookup, _ = told(head, TEXT)
+    assert isinstance(both, SourcedDrafter)
+    assert isinstance(both, ConfidentDrafter)
+    for found, size, offered in (
+        ([5, 6, 7], 3, ["ngram 3", "mtp"]),
+        ([5, 6, 7], 1, ["mtp"]),
+        ([], 0, ["mtp"]),
+    ):
+        lookup.found, lookup.size = found, size
+        assert both.offers() == offered
+        assert both.draft_from("mtp", 4).tolist() == expected
+        assert (both.last_origin, both.confidences.size) == ("mtp", 4)
+        if len(offered) == 2:
+            assert both.draft_from(offered[0], 2).tolist() == found[:2]
+            assert (both.last_origin, both.confidences.size) == ("ngram", 0)
 
 
 def test_both_hear_of_all(head: MtpHead) -> None:
