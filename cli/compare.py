@@ -147,7 +147,7 @@ class Start:
             on_prefill=on_prefill,
             n_batch=plan.n_batch,
         )
-        return _whole(run)
+        return whole(run)
 
     def text(self, drafting: Drafting | None = None) -> Generation:
         """Generate the text; the drafter knows of none yet.
@@ -176,7 +176,7 @@ class Start:
             n_batch=plan.n_batch,
             **({} if drafting is None else drafting.arguments),
         )
-        return _whole(run)
+        return whole(run)
 
     def _tell(self, drafter: Drafter, before: np.ndarray) -> None:
         """Tell a drafter of the prompt but its last token."""
@@ -244,7 +244,13 @@ def _recorder(drafter: Drafter | None) -> _Recorder | None:
     return _Recorder(drafter.feature_layers) if isinstance(drafter, TrunkReader) else None
 
 
-def _whole(run: Generation) -> Generation:
+def whole(run: Generation) -> Generation:
+    """Return a generation that came to its end.
+
+    Raises
+    ------
+    KeyboardInterrupt : it did not
+    """
     if run.stop_reason == "interrupted":
         raise KeyboardInterrupt
     return run

@@ -94,7 +94,7 @@ def build_app() -> Any:
     """Return the Typer application with every command registered."""
     import typer
 
-    from . import lookup_create, lookup_merge, lookup_run, lookup_stats, output, plot
+    from . import lookup_create, lookup_merge, lookup_run, lookup_stats, mtp_run, output, plot
 
     app = typer.Typer(
         name="draftsmith",
@@ -114,12 +114,13 @@ def build_app() -> Any:
             help="Show the version.",
         ),
     ) -> None:
-        """Measure what n-gram drafting saves before the big model's next token."""
+        """Measure what drafting saves before the big model's next token."""
 
     app.command("lookup-create")(lookup_create.command)
     app.command("lookup-merge")(lookup_merge.command)
     app.command("lookup-stats")(lookup_stats.command)
     app.command("lookup-run")(lookup_run.command)
+    app.command("mtp-run")(mtp_run.command)
     app.command("plot-figure", hidden=True)(plot.command)
     return app
 

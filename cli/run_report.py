@@ -98,7 +98,11 @@ def comparison_keys(comparison: Comparison | None) -> dict[str, Any]:
 
 def tables_of(record: Mapping[str, Any]) -> list[Table]:
     """Return the tables that show a record."""
-    tables = [_as_llama_cpp(record), _speed(record), drafts_table(record), _costs(record)]
+    tables = [_as_llama_cpp(record), _speed(record)]
+    drafts = drafts_table(record)
+    if any(drafts.rows):
+        tables.append(drafts)
+    tables.append(_costs(record))
     if "draft_share" in record:
         tables.append(_shares(record))
     if record["identical"] is not None:
@@ -166,7 +170,7 @@ def drafts_table(record: Mapping[str, Any]) -> Table:
         tail = slice(POSITIONS_SHOWN, None)
         rows.append(row(name, sum(drafted[tail]), sum(accepted[tail])))
     for key, what in (("source", "from {}"), ("size", "by {}-grams"), ("origin", "by {}")):
-        if f"drafted_by_{key}" not in record:
+        if not record.get(f"drafted_by_{key}"):
             continue
         rows.append(None)
         drafted, accepted = record[f"drafted_by_{key}"], record[f"accepted_by_{key}"]
