@@ -156,6 +156,11 @@ class Drafters:
         self._request = request
         self._sampling = target.sampling
         self._head = head
+        self._draws = (
+            head is not None
+            and request.verify is Verify.REJECTION
+            and not target.sampling.is_greedy
+        )
         self._mtp = None if head is None else self._make_mtp(head, n_ctx)
         self._ngram = None
         if request.kind.has_ngram:
@@ -168,13 +173,11 @@ class Drafters:
     def _make_mtp(self, head: MtpHead, n_ctx: int) -> LimitedMtpDrafter:
         from ..mtp.limited import LimitedMtpDrafter
 
-        drawn = self._request.verify is Verify.REJECTION
-        temperature = max(0.0, self._sampling.temperature) if drawn else 0.0
         return LimitedMtpDrafter(
             head,
             n_ctx,
             p_min=self._request.p_min,
-            temperature=temperature,
+            temperature=self._sampling.temperature if self._draws else 0.0,
             seed=self._sampling.seed,
         )
 
@@ -240,7 +243,7 @@ class Drafters:
             self._pacers[draft_max] = CountingPacer(
                 n_most,
                 self._origin,
-                drawn=self._request.verify is Verify.REJECTION,
+                drawn=self._draws,
                 fixed=self._request.fixed,
             )
         self._pacer = self._pacers[draft_max]
