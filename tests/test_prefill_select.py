@@ -34,8 +34,9 @@ SELECTORS = [(True, True), (True, False), (False, True), (False, False)]
 def text_spans(rng: random.Random, n: int) -> TokenSpans:
     """Some text in ``n`` tokens; now and then a character in parts, or a token without bytes."""
     pieces: list[bytes] = []
+    share = rng.choice([1.0, 0.2, 0.03])  # or one word for long, so that no border is near
     while len(pieces) < n:
-        piece = rng.choice(PIECES).encode()
+        piece = (rng.choice(PIECES) if rng.random() < share else "x").encode()
         cut = rng.randrange(len(piece)) if rng.random() < 0.1 else 0
         pieces += [piece[:cut], piece[cut:]] if cut or rng.random() < 0.02 else [piece]
     joined = b"".join(pieces[:n])
