@@ -301,6 +301,18 @@ def test_a_prompt_that_was_broken_off(toys: Toys) -> None:
         assert drafted(story) == drafted(expected)
 
 
+def test_a_round_that_was_broken_off(toys: Toys) -> None:
+    """The bug: what was seen of it, accepted with the next round."""
+    story = toys.story("features")
+    story.tell(text_of(20))
+    story.show([story.last, 5, 6])
+    story.cache.truncate(19)
+    story.round([7, 8], [7, 9])
+    expected = toys.story("features")
+    expected.tell([*text_of(20), 7, 9])
+    assert drafted(story) == drafted(expected)
+
+
 # --------------------------------------------------------------------------------------------------
 # How long a draft is
 
