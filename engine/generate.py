@@ -220,6 +220,7 @@ def generate(
     on_tokens: Callable[[list[int], int], None] | None = None,
     on_prefill: Callable[[int, int], None] | None = None,
     n_batch: int = 512,
+    positions: NDArray[np.int64] | None = None,
 ) -> Generation:
     """Continue a text until it ends, is long enough, or fills the context.
 
@@ -240,6 +241,8 @@ def generate(
     on_tokens : told the ids of each round, and how many of the first of them were drafted
     on_prefill : told (tokens done, n) after each batch of the prompt
     n_batch : tokens of a batch
+    positions : int64 [n], of the prompt's tokens, for RoPE; what is generated follows the last of
+        them. Default: the tokens' slots in the cache. Needs an engine's ``Model``
 
     Raises
     ------
@@ -248,6 +251,8 @@ def generate(
     """
     started_ns = perf_counter_ns()
     ids = np.array(prompt, np.int32).reshape(-1)
+    if positions is not None and positions.shape != ids.shape:
+        raise ValueError(f"{positions.size} positions for {ids.size} tokens")
     _check(cache, ids.size, n_predict, draft_max, n_batch)
     draft_max = min(draft_max, cache.n_ctx)
     with Interrupts() as interrupts:
@@ -268,6 +273,8 @@ def generate(
             interrupts=interrupts,
             done=Generation(np.zeros(draft_max, np.int64), np.zeros(draft_max, np.int64)),
             kept=cache.length,
+            begins=cache.length,
+            positions=positions,
         )
         try:
             loop.prefill(ids, n_batch, on_prefill)
@@ -317,6 +324,8 @@ class _Loop(Generic[Cache]):
     reader : the drafter, if it is one
     done : what there is so far
     kept : tokens of the cache that belong to the text; what is above is a draft that may not stand
+    begins : slot of the prompt's first token
+    positions : int64 [n], of the prompt's tokens; None: positions are slots
     fresh : ids of this round, and how many of the first of them come from the draft
     logits : float32 [n_rows, n_vocab] of the last pass over the prompt
     """
@@ -337,6 +346,8 @@ class _Loop(Generic[Cache]):
     interrupts: Interrupts
     done: Generation
     kept: int
+    begins: int = 0
+    positions: NDArray[np.int64] | None = None
     fresh: Verdict = field(default_factory=lambda: Verdict([], 0))
     logits: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
 
@@ -451,11 +462,21 @@ class _Loop(Generic[Cache]):
     def _forward(
         self, batch: NDArray[np.int32], rows: Literal["last", "all", "none"]
     ) -> TargetPass:
-        if self.reader is None:
+        if self.reader is None and self.positions is None:
             return self.model.forward(batch, self.cache, rows=rows)
         model: Any = self.model  # more than a TargetModel
-        taps = Taps(hidden_layers=self.reader.feature_layers)
-        return cast(Pass, model.forward(batch, self.cache, rows=rows, taps=taps, all_hidden=True))
+        more: dict[str, Any] = {}
+        if self.positions is not None:
+            more["positions"] = self._positions_of(self.positions, batch.size)
+        if self.reader is not None:
+            more |= {"taps": Taps(hidden_layers=self.reader.feature_layers), "all_hidden": True}
+        return cast(Pass, model.forward(batch, self.cache, rows=rows, **more))
+
+    def _positions_of(self, of_prompt: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+        """Positions of the next ``n`` tokens, int64 [n]."""
+        at = np.arange(n, dtype=np.int64) + (self.cache.length - self.begins)
+        last = of_prompt.size - 1
+        return of_prompt[np.minimum(at, last)] + np.maximum(at - last, 0)
 
     def _see(self, batch: NDArray[np.int32], passed: TargetPass) -> int:
         """Show the reader what a pass computed; returns the time it took."""

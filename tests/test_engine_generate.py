@@ -748,3 +748,75 @@ def test_a_rule_that_matches() -> None:
         sampler = sampler_of(0.0)
         verdict = match_samples(sampler, rows[: len(draft) + 1], draft, stop)
         assert verdict == (tokens, n_from_draft)
+
+
+class PlacedModel(OpenModel):
+    """Keeps the positions that it is given; a model that is given none is the plain one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions: dict[int, int] = {}  # by slot
+
+    def forward(  # type: ignore[override]
+        self,
+        tokens: NDArray[np.int32],
+        cache: HashCache,
+        *,
+        rows: Literal["last", "all", "none"] = "last",
+        positions: NDArray[np.int64] | None = None,
+        taps: Taps | None = None,
+        all_hidden: bool = False,
+    ) -> HashPass:
+        if positions is not None:
+            assert positions.dtype == np.int64
+            slots = range(cache.length, cache.length + len(tokens))
+            self.positions.update(zip(slots, positions.tolist(), strict=True))
+        return super().forward(tokens, cache, rows=rows, taps=taps, all_hidden=all_hidden)
+
+
+@pytest.mark.parametrize("drafter", ["none", "list", "reading"])
+@pytest.mark.parametrize("n_batch", [3, 512])
+def test_positions_of_a_prompt_with_gaps(drafter: str, n_batch: int) -> None:
+    """Text behind a prompt with gaps at the slots' positions, or at those of a rejected draft."""
+    model, cache = PlacedModel(), HashCache()
+    places = np.array([0, 1, 7, 8, 9, 40, 41, 50], np.int64)
+    wrong = [5, *plain(n=30)[1:]]
+    drafts = {"none": None, "list": ListDrafter, "reading": ReadingDrafter}[drafter]
+    done = generate(
+        model,
+        cache,
+        PROMPT,
+        sampler=sampler_of(0.0),
+        n_predict=30,
+        drafter=None if drafts is None else drafts(lambda text, n: wrong[:n]),
+        draft_max=3,
+        n_batch=n_batch,
+        positions=places,
+    )
+    assert done.tokens == plain(n=30)
+    assert [model.positions[slot] for slot in range(8)] == places.tolist()
+    behind = [model.positions[slot] for slot in range(8, cache.length)]
+    assert behind == list(range(51, 51 + len(behind)))
+
+
+def test_positions_go_on_where_a_text_goes_on() -> None:
+    """Positions counted from the first token of the cache, not of the prompt."""
+    model, cache = PlacedModel(), HashCache()
+    common = {"sampler": sampler_of(0.0), "n_predict": 4}
+    generate(model, cache, PROMPT, **common, positions=np.arange(100, 108))  # type: ignore[arg-type]
+    generate(model, cache, [5, 6], **common, positions=np.array([300, 302]))  # type: ignore[arg-type]
+    assert [model.positions[slot] for slot in range(8, 16)] == [
+        *(108, 109, 110, 300, 302, 303, 304, 305)
+    ]
+
+
+def test_without_positions_none_are_given() -> None:
+    """A loop that needs more of a model than it did; positions that do not match the prompt."""
+    model = PlacedModel()
+    generate(model, HashCache(), PROMPT, sampler=sampler_of(0.0), n_predict=4)
+    assert not model.positions
+    with pytest.raises(ValueError, match="2 positions for 8 tokens"):
+        generate(
+            model, HashCache(), PROMPT, sampler=sampler_of(0.0), n_predict=1,
+            positions=np.arange(2, dtype=np.int64),
+        )  # fmt: skip
