@@ -315,6 +315,26 @@ def test_numbers_that_are_none_stay_so(
     assert not np.isfinite(values[parts_of().is_document]).any()
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("what", ["queries", "keys"])
+@pytest.mark.parametrize("softmax", [True, False])
+def test_a_single_bad_number_spoils_all(
+    bad: float, what: str, softmax: bool, toy: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bug: one NaN, which an exponential or a comparison swallows."""
+
+    def peek(self: LayerPass, *args: Any, through: Any = LayerPass.peek) -> Any:
+        look = through(self, *args)
+        getattr(look, what)[True][5] = bad
+        return look
+
+    monkeypatch.setattr(LayerPass, "peek", peek)
+    scorer = AttentionScorer(load(toy), AttentionRule((Head(2, 0),), softmax=softmax))
+    with np.errstate(all="ignore"):
+        values = scorer.score(parts_of()).values
+    assert not np.isfinite(values[parts_of().is_document]).any()
+
+
 @pytest.mark.parametrize("head", [Head(4, 0), Head(0, 4), Head(-1, 0), Head(0, -1)])
 def test_heads_that_are_not_there_are_refused(head: Head, toy: Path, load: Load) -> None:
     """The bug: another head's queries, or memory behind the last."""
