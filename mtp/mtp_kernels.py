@@ -49,7 +49,7 @@ BUILT_ON = {
 # Places in odds.
 P_MIN, INVERSE_TEMPERATURE, EMBD_SCALE, N_ODDS = range(4)
 
-BLOCK = 512  # logits that are summed at a time; the sums are added in order
+BLOCK = 128  # logits that are summed at a time; the sums are added in order
 F32, F16, BF16 = 0, 1, 30  # ggml's numbers of the types that are not quantised
 
 
