@@ -117,8 +117,34 @@ def available_memory_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
     return max(0, available)
 
 
+_earlier_peak = 0
+
+
+def restart_peak_rss() -> bool:
+    """Let ``recent_peak_rss_bytes`` begin now; return False where the system cannot."""
+    global _earlier_peak
+    _earlier_peak = peak_rss_bytes()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak, and nothing else
+    except OSError:
+        return False
+    return True
+
+
+def recent_peak_rss_bytes() -> int:
+    """Return the largest resident memory since the last restart, or of all times without one."""
+    global _earlier_peak
+    found = _peak_rss_bytes()
+    _earlier_peak = max(_earlier_peak, found)  # the system's count is not exact, and may shrink
+    return found
+
+
 def peak_rss_bytes() -> int:
     """Return the largest resident memory this process has had so far."""
+    return max(_earlier_peak, _peak_rss_bytes())
+
+
+def _peak_rss_bytes() -> int:
     if sys.platform == "win32":
         return int(psutil.Process().memory_info().peak_wset)
     # getrusage's figure survives exec: it starts at what the parent process used. VmHWM does not.
