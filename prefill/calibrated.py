@@ -1,0 +1,155 @@
+"""Which heads of a model retrieve: found once for a model, kept in a small JSON file.
+
+A file is for a vocabulary and a size of model, whatever its quantisation. Those that a user's own
+calibration wrote lie beside the fetched models, and go before those that come with the package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..engine.errors import InputMalformed, InputUnreadable, UsageError
+from ..engine.hparams import ModelParams
+from ..engine.models import cache_folder
+from .attention import AttentionRule, Head, Reduce
+from .blocksparse import BlockRule
+
+SCHEMA = 1
+FOLDER = Path(__file__).with_name("calibration")
+
+_REDUCES: tuple[Reduce, ...] = ("max", "mean")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Heads of a model to look at.
+
+    Attributes
+    ----------
+    model : its name
+    vocabulary : fingerprint of its tokenizer, lower-case hex
+    n_layers, n_embd : its size
+    heads : one or more
+    window, n_sink : tokens that a token of the document sees, as they were found with
+    path : of the file
+    """
+
+    model: str
+    vocabulary: str
+    n_layers: int
+    n_embd: int
+    heads: tuple[Head, ...]
+    window: int
+    n_sink: int
+    path: Path | None = None
+
+    def rule(self, blocks: BlockRule | None = None) -> AttentionRule:
+        """How to score with them: in a window, or in blocks."""
+        return AttentionRule(self.heads, window=self.window, n_sink=self.n_sink, blocks=blocks)
+
+    def fits(self, fingerprint: str, params: ModelParams) -> bool:
+        """Whether it is for a model of this vocabulary (hex) and size."""
+        found = (self.vocabulary, self.n_layers, self.n_embd)
+        return found == (fingerprint, params.n_layers, params.n_embd)
+
+
+def own_folder() -> Path:
+    """Where a user's calibrations are kept."""
+    return cache_folder() / "calibration"
+
+
+def find_calibration(
+    fingerprint: str, params: ModelParams, folders: Iterable[Path] | None = None
+) -> Calibration | None:
+    """The calibration of a model; None: there is none.
+
+    Parameters
+    ----------
+    fingerprint : of its vocabulary, hex
+    folders : to look in, one after the other; default: the user's, then the package's
+
+    Raises
+    ------
+    InputUnreadable, InputMalformed : a file in one of them
+    """
+    for folder in (own_folder(), FOLDER) if folders is None else folders:
+        for path in sorted(folder.glob("*.json")):
+            found = read_calibration(path)
+            if found.fits(fingerprint, params):
+                return found
+    return None
+
+
+def read_calibration(path: Path | str) -> Calibration:
+    """Read a calibration.
+
+    Raises
+    ------
+    InputUnreadable : no such file
+    InputMalformed : it does not hold one
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        what = getattr(error, "strerror", None) or "it is no text"
+        raise InputUnreadable(
+            f"calibration {path} can't be read ({what})", remedy="name a file of --calibrate"
+        ) from error
+    try:
+        return _calibration(json.loads(text), Path(path))
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        raise InputMalformed(
+            f"{path} holds no calibration ({type(error).__name__}: {error})",
+            remedy="make it again with --calibrate",
+        ) from error
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """What a file of it holds; ``read_calibration`` gives the same back."""
+    record = {
+        "schema": SCHEMA,
+        "model": calibration.model,
+        "vocabulary": calibration.vocabulary,
+        "n_layers": calibration.n_layers,
+        "n_embd": calibration.n_embd,
+        "window": calibration.window,
+        "n_sink": calibration.n_sink,
+        "heads": [vars(head) for head in calibration.heads],
+    }
+    return json.dumps(record, indent=2) + "\n"
+
+
+def _calibration(record: dict[str, Any], path: Path) -> Calibration:
+    if record["schema"] != SCHEMA:
+        raise ValueError(f"schema {record['schema']}, expected {SCHEMA}")
+    found = Calibration(
+        model=str(record["model"]),
+        vocabulary=str(record["vocabulary"]),
+        n_layers=_whole(record["n_layers"]),
+        n_embd=_whole(record["n_embd"]),
+        heads=tuple(_head(head) for head in record["heads"]),
+        window=_whole(record["window"]),
+        n_sink=_whole(record["n_sink"]),
+        path=path,
+    )
+    found.rule()  # checks the numbers
+    for head in found.heads:
+        if not 0 <= head.layer < found.n_layers or head.head < 0:
+            raise ValueError(f"{head} in a model of {found.n_layers} layers")
+    return found
+
+
+def _head(record: dict[str, Any]) -> Head:
+    if record["reduce"] not in _REDUCES or not isinstance(record["rope"], bool):
+        raise ValueError(f"not a head: {record}")
+    return Head(_whole(record["layer"]), _whole(record["head"]), record["rope"], record["reduce"])
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
