@@ -1,0 +1,136 @@
+"""The target's pass over what is kept of a prompt, and its answer behind that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.acceptance import AcceptRule, Verdict, match_samples
+from ..engine.generate import Generation, generate
+from ..engine.kv_cache import KvCache
+from ..engine.model import Model
+from ..engine.sampling import Sampler
+from .meter import Meter
+from .pipeline import Choice
+
+PREFILL, FIRST_TOKEN, DECODE = "target prefill", "first token", "decode"
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What the target says.
+
+    Attributes
+    ----------
+    run : the generation
+    first_logits : float32 [n_vocab], behind the prompt, before any sampling; None: none was wanted
+    """
+
+    run: Generation
+    first_logits: NDArray[np.float32] | None
+
+
+def answer(
+    model: Model,
+    cache: KvCache,
+    choice: Choice,
+    *,
+    meter: Meter | None = None,
+    accept_rule: AcceptRule = match_samples,
+    on_tokens: Callable[[list[int], int], None] | None = None,
+    on_prefill: Callable[[int, int], None] | None = None,
+    **settings: Any,
+) -> Answer:
+    """Evaluate what is kept of a prompt, and generate behind it.
+
+    Parameters
+    ----------
+    cache : empty
+    meter : gets the stages "target prefill", "first token" and "decode"
+    settings : of ``generate``
+
+    Raises
+    ------
+    UsageError, ModelDamaged : see ``generate``
+    """
+    stages = _Stages(meter or Meter(), on_tokens, on_prefill)
+    rule = _FirstLogits(accept_rule)
+    stages.meter.begin(PREFILL)
+    try:
+        run = generate(
+            model,
+            cache,
+            choice.ids,
+            positions=choice.positions,
+            accept_rule=rule,
+            on_tokens=stages.on_tokens,
+            on_prefill=stages.on_prefill,
+            **settings,
+        )
+    finally:
+        stages.meter.end()
+    return Answer(run, rule.logits)
+
+
+def first_token_kl(full: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """KL divergence of the first token's distribution from that of a prefill in full, in nats.
+
+    Parameters
+    ----------
+    full, other : float32 [n_vocab], logits
+    """
+    p, q = _log_softmax(full), _log_softmax(other)
+    return max(0.0, float(np.sum(np.exp(p) * (p - q))))
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - float(logits.max())
+    found: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum())
+    return found
+
+
+@dataclass
+class _Stages:
+    """Tells a meter how far a generation is."""
+
+    meter: Meter
+    then_tokens: Callable[[list[int], int], None] | None
+    then_prefill: Callable[[int, int], None] | None
+    has_begun: bool = False
+
+    def on_prefill(self, done: int, total: int) -> None:
+        if done == total:
+            self.meter.begin(FIRST_TOKEN)
+        if self.then_prefill is not None:
+            self.then_prefill(done, total)
+
+    def on_tokens(self, tokens: list[int], n_from_draft: int) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            self.meter.begin(DECODE)
+        if self.then_tokens is not None:
+            self.then_tokens(tokens, n_from_draft)
+
+
+class _FirstLogits:
+    """An accept rule that keeps the logits which it is asked about first."""
+
+    def __init__(self, rule: AcceptRule) -> None:
+        self._rule = rule
+        self.logits: NDArray[np.float32] | None = None
+
+    def __call__(
+        self,
+        sampler: Sampler,
+        logits: NDArray[np.float32],
+        draft: Sequence[int],
+        stop: AbstractSet[int],
+    ) -> Verdict:
+        if self.logits is None:
+            self.logits = logits[-1].copy()
+        return self._rule(sampler, logits, draft, stop)
