@@ -166,10 +166,10 @@ def _acceptance(origin: str, groups: Groups) -> Table:
         pairs = [*zip(shares, errors, strict=True), *[(None, None)] * n][:n]
         rows.append((name, *(_percent(share) for pair in pairs for share in pair)))
     columns = [name for i in range(1, n + 1) for name in (str(i), "+-")]
-    title = f"accepted up to position, %{f', drafted by {origin}' if origin else ''}"
+    title = f"acceptance of {origin}, %" if origin else "acceptance, %"
     # the last positions first, and errors before positions
     expendable = [*range(2 * n, 0, -2), *range(2 * n - 1, 1, -2)]
-    return Table(title, ("kind", *columns), _with_gap(rows), expendable=expendable)
+    return Table(title, ("up to position", *columns), _with_gap(rows), expendable=expendable)
 
 
 def _lengths(record: Mapping[str, Any]) -> Table:

@@ -227,11 +227,12 @@ def test_compare(run: Run) -> None:
 def test_what_the_head_sees_of_a_started_prompt(run: Run) -> None:
     """Hidden states of the prompt lost, or shifted, where it is evaluated once for all texts."""
     args = ("-m", "any.gguf", "--mtp-head", "bad.gguf", "-p", "the cat sat on the mat", "-n", "30")
-    more = ("--temp", "0", "--drafter", "mtp", "--draft-fixed", "--draft-p-min", "0.01", "--json")
+    more = ("--temp", "0", "--drafter", "mtp", "--draft-fixed", "--draft-p-min", "0.2", "--json")
     alone = run(*args, *more).record
     compared = run(*args, *more, "--compare", "--repeat", "1").record
     for key in ("tokens", "drafted_by_position", "accepted_by_position"):
         assert alone[key] == compared[key]
+    assert 0 < alone["drafted_by_position"][2] < alone["drafted_by_position"][0]
 
 
 def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,6 +301,16 @@ def test_suite_rows(suite: Run) -> None:
     assert [row["n_predict"] for row in capped["rows"]] == [10, 10, 9]
 
 
+def test_origins_in_a_suite(suite: Run) -> None:
+    """Drafted tokens of one prompt counted with the next, or all of them counted as accepted."""
+    model = ("-m", "any.gguf", "--mtp-head", "bad.gguf")
+    record = suite(*model, "--draft-fixed", "--ngram-min", "1", "--repeat", "2", "--json").record
+    for keys in (*record["rows"], *record["kinds"].values(), record["overall"]):
+        assert sum(keys["drafted_by_origin"].values()) == keys["n_drafted"] > keys["n_accept"]
+        assert sum(keys["accepted_by_origin"].values()) == keys["n_accept"]
+        assert sum(keys["drafted_by_position"]) == keys["n_drafted"]
+
+
 def test_suite_keys(suite: Run) -> None:
     """A key that is renamed or gone, at any level."""
     documented = DOCUMENTED.read_text() + DOCUMENTED.with_name("lookup-run.md").read_text()
@@ -316,7 +327,7 @@ def test_suite_table(suite: Run) -> None:
     """A table that breaks, or does not say whether texts are the same."""
     done = suite("--draft-fixed", "--draft-max", "1,2", "--bounds", "-q")
     assert done.status == 0
-    for text in ("ratio by draft length", "same", "accepted up to position", "where the gain"):
+    for text in ("ratio by draft length", "same", "up to position", "where the gain"):
         assert text in done.stdout
     assert done.stdout.count("\nall ") >= 4
 
@@ -509,6 +520,9 @@ def test_ratios_are_of_sums() -> None:
     # each left out once: ratios 0.5 and 2
     assert keys["ratio_se"] == pytest.approx(math.sqrt(0.5 * 2 * 0.75**2))
     assert figures([cell(100, 50)])["ratio_se"] is None
+    # of three alike but one: ratios 1, 1.5 and 1.5 without the first, the second, the third
+    keys = figures([cell(20, 10), cell(10, 10), cell(10, 10)])
+    assert keys["ratio_se"] == pytest.approx(math.sqrt(2 / 3 * (2 * (1 / 6) ** 2 + (1 / 3) ** 2)))
 
 
 def test_ratio_of_turns() -> None:
