@@ -55,6 +55,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=100, help="steps between checks")
     parser.add_argument("--resume-stable", action="store_true")
+    parser.add_argument("--export", action="store_true", help="write the head as it is, and stop")
     parser.add_argument("-t", "--threads", type=int, default=0)
     return parser.parse_args()
 
@@ -168,6 +169,9 @@ def main() -> None:
         torch.set_num_threads(chosen.threads)
     chosen.output.mkdir(parents=True, exist_ok=True)
     training = Training(chosen)
+    if chosen.export:
+        export(training)
+        return
     curve = chosen.output / "curve.csv"
     is_new = not curve.exists()
     recent: deque = deque(maxlen=50)
@@ -198,7 +202,12 @@ def main() -> None:
             if training.step == stable:
                 training.save("stable.pt")
     training.save("state.pt")
-    mtp_export.write_head(chosen.output / "head.gguf", training.head, training.d2t, training.target)
+    export(training)
+
+
+def export(training: Training) -> None:
+    path = training.chosen.output / "head.gguf"
+    mtp_export.write_head(path, training.head, training.d2t, training.target)
 
 
 if __name__ == "__main__":
