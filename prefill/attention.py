@@ -9,7 +9,7 @@ that is looked at are computed; what stands behind it never runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
+from ..engine.hparams import ModelParams
 from ..engine.layer_pass import LayerPass, Look
 from ..engine.model import Model
 from .attention_kernels import PANEL, weigh
@@ -108,6 +109,21 @@ class AttentionRule:
         return max(head.layer for head in self.heads)
 
 
+def check_heads(heads: Sequence[Head], params: ModelParams) -> None:
+    """Check that a model has the heads.
+
+    Raises
+    ------
+    UsageError : it has not
+    """
+    for head in heads:
+        if not (0 <= head.layer < params.n_layers and 0 <= head.head < params.n_head):
+            raise UsageError(
+                f"the model has no head {head.head} in layer {head.layer}",
+                remedy=f"give layers below {params.n_layers} and heads below {params.n_head}",
+            )
+
+
 class AttentionScorer:
     """The scorers "attention" and "blocksparse", and with other rules the published ones.
 
@@ -133,17 +149,11 @@ class AttentionScorer:
         windows: Windows | None = None,
         on_progress: OnProgress | None = None,
     ) -> None:
-        p = model.params
-        for head in rule.heads:
-            if not (0 <= head.layer < p.n_layers and 0 <= head.head < p.n_head):
-                raise UsageError(
-                    f"the model has no head {head.head} in layer {head.layer}",
-                    remedy=f"give layers below {p.n_layers} and heads below {p.n_head}",
-                )
+        check_heads(rule.heads, model.params)
         self.name = name or ("blocksparse" if rule.blocks else "attention")
         self.model = model
         self.rule = rule
-        self.windows = windows or Windows.of_model(p.n_ctx_train)
+        self.windows = windows or Windows.of_model(model.params.n_ctx_train)
         self._on_progress = on_progress
 
     def score(self, parts: PromptParts) -> Scores:
