@@ -1,0 +1,116 @@
+"""How much memory scoring and the target's pass will take, before anything is loaded.
+
+Counted are packed weights, keys and values, and the buffers of passes; nothing is touched. What
+Python, its libraries and compiled kernels take is measured where it can be, and allowed for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..engine.gguf_file import GgufMetadata
+from ..engine.gguf_tensors import open_tensors
+from ..engine.hparams import ModelParams
+from ..engine.kv_cache import KvCache
+from ..engine.model import BATCH, Scratch
+from ..engine.pack import FORGET_BYTES
+from ..engine.weights import pieces_of
+from .attention import AttentionRule
+
+# Kernels, threads and what libraries allocate once they run; without a compiler at work.
+RUNTIME_BYTES = 96 << 20
+_LINES = 64
+
+
+@dataclass(frozen=True)
+class Need:
+    """Bytes on top of what the process holds already.
+
+    Attributes
+    ----------
+    scoring_weights : of the model that scores; 0: it is the target, or none scores
+    scoring : what scoring takes besides, or loading those weights
+    target_weights, target : the same of the target
+    """
+
+    scoring_weights: int
+    scoring: int
+    target_weights: int
+    target: int
+
+    @property
+    def together(self) -> int:
+        """With all weights loaded from the start."""
+        return self.scoring_weights + self.target_weights + max(self.scoring, self.target)
+
+    @property
+    def least(self) -> int:
+        """With those of another model released before the target's are unpacked."""
+        if not self.scoring_weights:
+            return self.together
+        return max(self.scoring_weights + self.scoring, self.target_weights + self.target)
+
+
+def weights_bytes(metadata: GgufMetadata, params: ModelParams) -> tuple[int, int]:
+    """Memory of a model's weights when they are packed; of the file, while that goes on.
+
+    Raises
+    ------
+    InputUnreadable, ModelDamaged, ModelUnsupported : the file
+    """
+    pieces = pieces_of(params, open_tensors(metadata.path, metadata))
+    packed = sum(piece.n_bytes for piece in pieces)
+    largest = max(piece.tensor.data.nbytes for piece in pieces)
+    mapped = sum(piece.tensor.data.nbytes for piece in pieces)
+    return packed, min(mapped, FORGET_BYTES + largest)
+
+
+def target_bytes(params: ModelParams, n_tokens: int, n_threads: int) -> int:
+    """Keys and values of ``n_tokens``, the buffers of their passes, and what runs them."""
+    cache = KvCache(params, max(1, n_tokens))
+    return RUNTIME_BYTES + cache.n_bytes + _scratch_bytes(params, cache.n_ctx, n_threads)
+
+
+def scoring_bytes(
+    params: ModelParams, n_text: int, n_threads: int, rule: AttentionRule, *, all_layers: bool
+) -> int:
+    """Buffers of an attention scorer, and what runs it.
+
+    Parameters
+    ----------
+    n_text : tokens of the longest text that it reads
+    all_layers : keys and values of all layers are held, not of one
+    """
+    n_text = max(1, n_text)
+    held = params if all_layers else replace(params, n_layers=1)
+    states = 4 * n_text * params.n_embd
+    looked = 4 * n_text * params.n_head_kv * params.d_head
+    n_sides = len({head.rope for head in rule.heads})
+    n_lines = len(rule.heads) + 2 * _LINES
+    if all_layers:
+        n_sides *= params.n_layers
+    return (
+        RUNTIME_BYTES
+        + KvCache(held, n_text).n_bytes
+        + _scratch_bytes(params, n_text, n_threads)
+        + states
+        + n_sides * looked
+        + 4 * n_text * n_lines
+    )
+
+
+def _scratch_bytes(params: ModelParams, n_ctx: int, n_threads: int) -> int:
+    scratch = Scratch(params, BATCH, n_ctx, n_threads)
+    return sum(_sizes((scratch.work, scratch.parts, scratch.rooms)))
+
+
+def _sizes(values: Iterable[Any]) -> Iterable[int]:
+    for value in values:
+        if isinstance(value, np.ndarray):
+            yield value.nbytes
+        else:
+            yield from _sizes(value)
