@@ -94,7 +94,16 @@ def build_app() -> Any:
     """Return the Typer application with every command registered."""
     import typer
 
-    from . import lookup_create, lookup_merge, lookup_run, lookup_stats, mtp_run, output, plot
+    from . import (
+        lookup_create,
+        lookup_merge,
+        lookup_run,
+        lookup_stats,
+        mtp_run,
+        output,
+        plot,
+        prefill_run,
+    )
 
     app = typer.Typer(
         name="draftsmith",
@@ -121,6 +130,7 @@ def build_app() -> Any:
     app.command("lookup-stats")(lookup_stats.command)
     app.command("lookup-run")(lookup_run.command)
     app.command("mtp-run")(mtp_run.command)
+    app.command("prefill-run")(prefill_run.command)
     app.command("plot-figure", hidden=True)(plot.command)
     return app
 

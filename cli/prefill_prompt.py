@@ -1,0 +1,205 @@
+"""The request of ``prefill-run``: a document and a question, or a conversation, to tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..engine.errors import (
+    ChatTemplateUnusable,
+    InputMalformed,
+    InputUnreadable,
+    UsageError,
+)
+from .prompt import PromptRequest, plain_text, read_prompt
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..engine.chat import ChatTemplate
+    from ..engine.tokenizer import Tokenizer
+    from ..prefill.prompt_parts import PromptParts
+    from .output import Output
+    from .session import Target
+
+MOST_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class AskRequest:
+    """What the options say about the request.
+
+    Attributes
+    ----------
+    file, question : a document and what is asked of it; None with a conversation
+    chat_file : a conversation; None without one
+    system : what the system says before; None: nothing
+    raw : no chat template
+    escape : process llama.cpp's escapes in document, question and system
+    """
+
+    file: str | None
+    question: str | None
+    chat_file: str | None
+    system: str | None
+    raw: bool
+    escape: bool
+
+    def check(self) -> None:
+        """Refuse what does not go together.
+
+        Raises
+        ------
+        UsageError
+        """
+        if self.chat_file is None:
+            if self.file is None or self.question is None:
+                missing = "document" if self.file is None else "question"
+                raise UsageError(
+                    f"no {missing}", remedy="give -f FILE -p QUESTION, or --chat-file FILE.json"
+                )
+        elif self.file is not None or self.question is not None:
+            raise UsageError(
+                "--chat-file brings its own document and question", remedy="leave out -f and -p"
+            )
+        if self.raw and (self.chat_file is not None or self.system is not None):
+            raise UsageError(
+                "a conversation and what the system says need a chat template",
+                remedy="leave out --raw",
+            )
+        if self.chat_file is not None and self.system is not None:
+            raise UsageError(
+                "--chat-file brings what the system says", remedy="put it into the file"
+            )
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request whose texts are read.
+
+    Attributes
+    ----------
+    messages : a conversation; empty: a document and a question
+    values : further variables of the template
+    template : None: raw
+    """
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    document: str = ""
+    question: str = ""
+    system: str | None = None
+    messages: tuple[Mapping[str, Any], ...] = ()
+    values: Mapping[str, Any] | None = None
+
+    def parts(self) -> PromptParts:
+        """The prompt, and which of its tokens are what."""
+        from ..prefill.prompt_parts import PromptParts
+
+        if self.messages:
+            assert self.template is not None
+            return PromptParts.of_messages(
+                self.messages, self.tokenizer, self.template, **(self.values or {})
+            )
+        return PromptParts.of_document(
+            self.document, self.question, self.tokenizer, self.template, system=self.system
+        )
+
+    def ids(self) -> np.ndarray:
+        """The prompt alone, int32 [n], as a prefill in full needs it."""
+        from ..prefill.prompt_parts import SEPARATOR
+
+        content = f"{self.document}{SEPARATOR}{self.question}"
+        if self.template is None:
+            return self.tokenizer.encode(content)
+        messages = list(self.messages)
+        if not messages:
+            messages = [{"role": "user", "content": content}]
+            if self.system is not None:
+                messages.insert(0, {"role": "system", "content": self.system})
+        text = self.template.render(messages, **(self.values or {}))
+        return self.template.encode(text, self.tokenizer)
+
+
+def read_ask(request: AskRequest, target: Target, out: Output) -> Ask:
+    """Read the texts of a request.
+
+    Raises
+    ------
+    InputUnreadable, InputMalformed, InputEmpty, ... : what is wrong with a file
+    ChatTemplateUnusable : the model has no template
+    """
+    tokenizer = target.tokenizer
+    template = None if request.raw else find_template(target)
+    if request.chat_file is not None:
+        messages, values = _read_chat(request.chat_file)
+        return Ask(tokenizer, template, messages=messages, values=values)
+    asked = PromptRequest(None, request.file, False, None, request.escape)
+    return Ask(
+        tokenizer,
+        template,
+        read_prompt(asked, MOST_BYTES, out),
+        plain_text(request.question or "", request.escape),
+        None if request.system is None else plain_text(request.system, request.escape),
+    )
+
+
+def find_template(target: Target) -> ChatTemplate:
+    """The model's chat template.
+
+    Raises
+    ------
+    ChatTemplateUnusable : it has none
+    """
+    from ..engine.chat import ChatTemplate
+
+    try:
+        return ChatTemplate.of(target.metadata, target.tokenizer.vocabulary)
+    except ChatTemplateUnusable as error:
+        raise ChatTemplateUnusable(
+            error.message, remedy="give --raw, for a prompt without a template"
+        ) from error
+
+
+def _read_chat(path: str) -> tuple[tuple[Mapping[str, Any], ...], dict[str, Any]]:
+    """Messages and further variables of a JSON file: a list, or {"messages": [...], ...}.
+
+    Raises
+    ------
+    InputUnreadable : the file
+    InputMalformed : it holds no conversation
+    """
+    import sys
+
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        raise InputUnreadable(
+            f"{path} can't be read ({error.strerror})", remedy="check the path"
+        ) from error
+
+    def refuse(what: str) -> InputMalformed:
+        return InputMalformed(
+            f"{path} holds no conversation ({what})",
+            remedy='give a JSON list of {"role": ..., "content": ...}, or an object with '
+            '"messages" and what else the template takes',
+        )
+
+    try:
+        found = json.loads(data.decode())
+    except ValueError as error:
+        raise refuse(f"no JSON: {error}") from error
+    values = dict(found) if isinstance(found, dict) else {"messages": found}
+    messages = values.pop("messages", None)
+    if not isinstance(messages, list) or not messages:
+        raise refuse("no list of messages")
+    for i, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise refuse(f"message {i + 1} has no role")
+    taken = {"add_generation_prompt", "bos_token", "eos_token", "tokenizer", "template", "question"}
+    if wrong := sorted(taken & set(values)):
+        raise refuse(f"{wrong[0]!r} cannot be set")
+    return tuple(messages), values
