@@ -164,8 +164,8 @@ class MtpDrafter:
         """Take what a pass of the model computed; see ``TrunkReader``."""
         n_outstanding = self._n - self._n_known
         if n_outstanding and not (n_outstanding == 1 and tokens[0] == self._text[self._n - 1]):
-            self._n_known = self._n  # some were never seen
-            self._restart(self._n)
+            self._restart(self._n)  # some were never seen
+            self._n_known = self._n  # last: Ctrl-C before it leaves a text that is not drafted for
             self._n_seen = n_outstanding = 0
         if n_outstanding:
             self._n_seen = 0  # an earlier round that did not come to its end
@@ -204,7 +204,8 @@ class MtpDrafter:
         self._n_seen = 0
         self._text[self._n : self._n + n_new] = ids
         self._n += n_new
-        while min(self._n, self._n_known + 1) - self._n_cached >= BATCH:
+        # the token behind a full context has no entry
+        while min(self._n, self._n_known + 1, self.n_ctx) - self._n_cached >= BATCH:
             self._run(self._n_cached, BATCH, 0)
             self._n_cached += BATCH
 

@@ -332,6 +332,16 @@ def test_drafts_end_with_the_context(toys: Toys) -> None:
         assert drafted(story, 20) == (whole[0][:n], whole[1][:n])
 
 
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_text_that_fills_the_context_to_the_last_batch(n_threads: int, toys: Toys) -> None:
+    """The bug: an entry behind the cache's end, made of the token that has no place in it."""
+    story = toys.story("chain", n_ctx=512, n_threads=n_threads)
+    story.prompt(text_of(512))
+    story.token(5)
+    assert len(story.drafter) == 513
+    assert drafted(story) == ([], [])
+
+
 @pytest.mark.parametrize("n", [0, -1])
 def test_nothing_to_draft(n: int, toys: Toys) -> None:
     """The bug: a draft of one token where none is wanted."""
