@@ -40,6 +40,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--draft-steps", type=int, default=4)
     parser.add_argument("--share", type=float, default=0.25, help="places that go on to step 2")
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--noise", type=float, default=0.1, help="of hidden states, relative")
     parser.add_argument("--decay", type=float, default=0.2, help="share of the steps that decay")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--vocabulary", type=int, default=8192, help="tokens that are drafted")
@@ -125,6 +126,7 @@ class Training:
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.zero_grad(set_to_none=True)
+        batch.disturb(c.noise)
         loss, records = steps_loss(
             self.head, self.target, self.matrix, batch, c.draft_steps, c.share, self.step
         )
