@@ -135,7 +135,9 @@ class RejectSamples:
         if sampler.params.is_greedy:
             return match_samples(sampler, logits, draft, stop)
         tokens: list[int] = []
-        proposed = self._source.proposals(len(draft)) if self._source and draft else None
+        proposed = None
+        if self._source is not None and draft:
+            proposed = self._source.proposals(len(draft))
         for place, drafted in enumerate(draft):
             ids, p = sampler.probabilities(logits[place])
             q = None if proposed is None else _at(ids, drafted, proposed[0], proposed[1][place])

@@ -141,15 +141,6 @@ class Pacer:
         self._rate_tokens = self._rate_ns = 0.0  # of the last rounds
         self.begin()
 
-    @property
-    def by_origin(self) -> dict[str, tuple[int, int]]:
-        """{source: (drafted tokens that were evaluated, those that stand)} of all texts."""
-        return {
-            origin: (record.n_verified, record.n_accepted)
-            for origin, record in self._records.items()
-            if record.n_verified
-        }
-
     def begin(self) -> None:
         """A new text: what was drafted for the last one is not scored against it."""
         self._expected: list[int] = []
@@ -214,11 +205,9 @@ class Pacer:
         verify_ns : time of the forward pass and the sampling
         draft_ns : time that the drafter took; None where it was not called
         """
-        record = self._record
-        record.n_verified += n_verified
-        record.n_accepted += n_alike(draft[:n_verified], tokens)
         if self._fixed:
             return
+        record = self._record
         self._measure(n_verified, verify_ns)
         self._since_plain_ns = self._since_plain_ns + verify_ns if n_verified else 0.0
         if draft_ns is not None:

@@ -37,7 +37,6 @@ class TrackRecord:
     n_timed : drafts whose time is known
     worth, lengths : what is known of drafts with confidences, by tokens asked for, from 1 on: see
         ``remember``
-    n_verified, n_accepted : drafted tokens that were evaluated, and those that stand
     """
 
     def __init__(self, draft_max: int) -> None:
@@ -54,8 +53,6 @@ class TrackRecord:
         self.lengths = [float(n) for n in range(1, draft_max + 1)]
         self._n_remembered = 0
         self._last = [_PRIOR_ACCEPTANCE]
-        self.n_verified = 0
-        self.n_accepted = 0
 
     @property
     def first_draft(self) -> int | None:
@@ -125,6 +122,7 @@ class TrackRecord:
         """
         n_given = len(acceptances)
         by_position = self.acceptances(self._draft_max)
+        first = by_position[0] if by_position and by_position[0] else 1.0  # 0 after endless misses
         self._n_remembered += 1
         gain = max(_WORTH_GAIN, 1 / self._n_remembered)
         all_accepted, tokens, best = 1.0, 0.0, 0.0
@@ -136,7 +134,7 @@ class TrackRecord:
                 all_accepted = 0.0
             else:
                 borrowed = self._last[position % len(self._last)]
-                all_accepted *= min(1.0, borrowed * by_position[position] / by_position[0])
+                all_accepted *= min(1.0, borrowed * by_position[position] / first)
             tokens += all_accepted
             best = max(best, tokens - prices[position + 1])
             self.worth[position] += gain * (best - self.worth[position])

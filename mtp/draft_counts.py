@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..engine.pacer import Pacer
+from ..engine.pacer import Pacer, n_alike
 
 
 class CountingPacer(Pacer):
@@ -56,8 +56,7 @@ class CountingPacer(Pacer):
         drafted, accepted = self.positions.setdefault(self._origin(), ([], []))
         for counts in (drafted, accepted):
             counts.extend([0] * (len(draft) - len(counts)))
-        stands = True
-        for i, token in enumerate(draft):
-            stands = stands and i < len(tokens) and token == tokens[i]
+        n_stand = n_alike(draft, tokens)
+        for i in range(len(draft)):
             drafted[i] += 1
-            accepted[i] += stands
+            accepted[i] += i < n_stand

@@ -569,7 +569,7 @@ def test_a_drafter_of_several_sources(temperature: float) -> None:
     done = run(drafter, temperature=temperature, pacer=pacer)
     assert done.tokens == plain(temperature)
     assert set(drafter.origins) == {"bad", "good"}
-    assert pacer.by_origin["good"][1] == done.n_accepted > 0
+    assert done.n_accepted > 0
     assert {round(c, 3) for confidences in told for c in confidences} == {0.2, 0.9}
     assert run(TwoSources(temperature), temperature=temperature).tokens == plain(temperature)
 

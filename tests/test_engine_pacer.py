@@ -380,21 +380,6 @@ def test_sources_that_change() -> None:
     assert speed > 0.9 * 2 / (1 / good + 1 / bad)
 
 
-def test_counts_by_origin() -> None:
-    """What one source drafted counted for another."""
-    pacer = Pacer(4, fixed=True)
-    for origin, draft, tokens in (
-        ("a", [1, 2], [1, 3]),
-        ("b", [5], [5, 6]),
-        ("a", [7, 8, 9], [7, 8]),
-        ("c", [], [1]),
-    ):
-        assert pacer.choose(9, (origin, "d")) == (origin, 4)
-        assert pacer.n_to_verify(len(draft)) == len(draft)
-        pacer.observe(draft, len(draft), tokens, verify_ns=9, draft_ns=1)
-    assert pacer.by_origin == {"a": (5, 3), "b": (1, 1)}
-
-
 def test_drawn_drafts_are_settled_beforehand() -> None:
     """A length that depends on how many tokens came, or on how sure they are: a draft dropped for
     what it is, and with it the distribution."""

@@ -70,6 +70,16 @@ def test_what_drafts_are_worth() -> None:
     assert record.lengths == pytest.approx([0.5, 1.0, 1.5])
 
 
+def test_a_source_that_never_hits() -> None:
+    """A division by an acceptance that has become too small for a number."""
+    record = TrackRecord(3)
+    for _ in range(20_000):
+        record.score(0, False, 0.5)
+    assert record.acceptances(1) == [0]
+    record.remember([0.5], 1, [0.0] * 4)
+    assert record.worth == pytest.approx([0.5] * 3)
+
+
 def test_times() -> None:
     """A first draft that compiles taken for what drafts cost; a hiccup believed."""
     record = TrackRecord(4)
