@@ -29,6 +29,7 @@ from .head import MtpHead
 
 _FEW = 16  # rows of the usual pass
 _TURNS_AHEAD = 256  # positions
+_COLDEST = 1e-30  # logits over a lower temperature are no float32
 
 
 class MtpDrafter:
@@ -83,7 +84,7 @@ class MtpDrafter:
         self._plan[kernels.TABLE_ROWS] = head.params.n_vocab if head.n_tables > 1 else 0
         self._plan[kernels.IS_NORMED] = head.is_normed
         self._plan[kernels.IS_DRAWN] = self._is_drawn
-        inverse = 1 / temperature if self._is_drawn else 1.0
+        inverse = 1 / max(temperature, _COLDEST) if self._is_drawn else 1.0
         self._odds = np.array([p_min, inverse, head.params.embd_scale], np.float32)
         self._lows = np.zeros((2, BATCH), np.int64)
         self._calls: dict[int, _Call] = {}

@@ -420,6 +420,15 @@ def test_drawn_tokens_follow_their_probabilities(toys: Toys) -> None:
     assert abs(counts[~common].sum() - expected[~common].sum()) < 5 * np.sqrt(n)
 
 
+def test_the_lowest_temperature(toys: Toys) -> None:
+    """The bug: logits divided by next to nothing, and NaN for probabilities."""
+    greedy, cold = toys.story("reduced"), toys.story("reduced", temperature=1e-45)
+    for story in (greedy, cold):
+        story.tell(text_of(20))
+    assert drafted(cold) == drafted(greedy)
+    assert (cold.drafter.probabilities.max(axis=1) == 1).all()
+
+
 def test_random_drafts_are_the_seeds(toys: Toys) -> None:
     """The bug: draws that depend on threads, or on how many tokens were asked for before."""
     found = []
