@@ -273,6 +273,8 @@ def _check(request: Request, out: Output, *, compare: bool, repeat: int | None) 
         refuse(f"{request.suite} is a file of prompts, but there is no --suite", "give --suite too")
     if compare and suite:
         refuse("--suite compares already", "leave out --compare")
+    if suite and request.run.n_predict == 0:
+        refuse("--suite has nothing to measure with -n 0", "give a larger -n, or leave it out")
     if repeat is not None and not request.n_turns:
         refuse("--repeat is for --compare and --suite", "give one of them too, or neither")
     for name, given in (

@@ -147,8 +147,8 @@ def _rounds(drafted: Sequence[Generation]) -> dict[str, Any]:
 
 
 def _times(drafted: Sequence[Generation]) -> dict[str, Any]:
-    """Return what the time of decoding with drafts went into, and what taking in prompts took."""
-    whole = total(drafted, "decode_ns")
+    """Return what the time of decoding with drafts went into."""
+    whole = total(drafted, "decode_ns") if n_decoded(drafted) else 0
     draft, verify = total(drafted, "draft_ns"), total(drafted, "verify_ns")
     return {
         "draft_share": _share(draft, whole),
@@ -247,7 +247,7 @@ def _bounds(cells: Sequence[Cell]) -> dict[str, Any]:
     """Return the keys of --bounds, where it was asked for.
 
     Costs are times of a round over that of a plain token, so that the ratio is tokens per round
-    over the sum of the three.
+    over the sum of the three. Of texts without a round, all but ``step_cost`` are None.
     """
     bounds = [cell.bounds for cell in cells if cell.bounds is not None]
     if not bounds:
@@ -257,7 +257,7 @@ def _bounds(cells: Sequence[Cell]) -> dict[str, Any]:
     n, n_plain = n_decoded(drafted), n_decoded(plain)
     n_rounds = total(drafted, "n_rounds")
     single = total(plain, "decode_ns") / n_plain if n_plain else 0.0
-    rounds_ns = single * n_rounds
+    rounds_ns, plain_ns = single * n_rounds, single * n
     draft, verify = total(drafted, "draft_ns"), total(drafted, "verify_ns")
     rest = total(drafted, "decode_ns") - draft - verify
     n_evaluated = n_rounds + total(drafted, "n_drafted")
@@ -269,11 +269,11 @@ def _bounds(cells: Sequence[Cell]) -> dict[str, Any]:
             "verify_cost": _share(verify, rounds_ns),
             "draft_cost": _share(draft, rounds_ns),
             "rest_cost": _share(rest, rounds_ns),
-            "ratio_drafts_free": _share(n * single, verify + rest),
-            "ratio_batches_free": _share(n * single, rounds_ns + draft),
+            "ratio_drafts_free": _gain(plain_ns, verify + rest),
+            "ratio_batches_free": _gain(plain_ns, rounds_ns + draft),
             "ratio_both_free": _share(n, n_rounds),
-            "ratio_batches_dear": _share(n * single, n_evaluated * single + draft),
-            "predicted_ratio": _share(predicted_plain_ns, predicted_ns),
+            "ratio_batches_dear": _gain(plain_ns, n_evaluated * single + draft),
+            "predicted_ratio": _gain(predicted_plain_ns, predicted_ns),
             "step_cost": _step_costs(bounds),
         }
     }
@@ -320,3 +320,8 @@ def _defined(values: Sequence[float | None]) -> list[float]:
 
 def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
+
+
+def _gain(plain_ns: float, ns: float) -> float | None:
+    """Time of plain decoding over another; None: there is nothing to decode."""
+    return plain_ns / ns if plain_ns and ns else None

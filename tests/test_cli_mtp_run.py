@@ -554,9 +554,13 @@ def test_standard_errors() -> None:
 
 def test_a_text_of_one_token() -> None:
     """nan, inf or a crash where nothing was decoded."""
-    keys = figures([cell(0, 0, n=1), cell(0, 0, n=1)])
+    bounds = Bounds([made(1, 0.01)], [made(1, 0.01)], {1: [9], 2: [11]})
+    keys = figures([cell(0.01, 0.01, n=1, bounds=bounds), cell(0.01, 0.01, n=1, bounds=bounds)])
     for name in ("ratio", "ratio_se", "ratio_least", "acceptance", "tokens_per_round"):
         assert keys[name] is None
+    # the drafter took in the prompt's last token
+    assert [keys[f"{part}_share"] for part in ("draft", "verify", "rest")] == [None] * 3
+    assert {v for k, v in keys["bounds"].items() if k != "step_cost"} == {None}
     assert record_of([cell(0, 0, n=1)])["best_draft_max"] is None
 
 
@@ -617,6 +621,7 @@ def test_figure() -> None:
         (["--suite", "none.jsonl"], ExitStatus.INPUT_UNREADABLE, "none.jsonl"),
         (["--suite", "bad.jsonl"], ExitStatus.INPUT_MALFORMED, "bad.jsonl, line 2"),
         (["--suite", "--compare"], ExitStatus.USAGE, "compares already"),
+        (["--suite", "-n", "0"], ExitStatus.USAGE, "nothing to measure"),
         (["--suite", "--drafter", "none"], ExitStatus.USAGE, "nothing to compare"),
         (["--suite", "--draft-max", "2,0"], ExitStatus.USAGE, "nothing to compare"),
         (["--suite", "--draft-max", "2,x"], ExitStatus.USAGE, "'x' is not a number"),
