@@ -13,7 +13,7 @@ from statistics import median, median_low
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from .session import Drafting, Session, prefill_bar
+from .session import BAR_AFTER_S, Drafting, Session, prefill_bar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,7 +87,7 @@ def compare(session: Session, make_drafting: MakeDrafting, n_turns: int, out: Ou
         start = Start(session, first.drafter, on_prefill)
     drafted: list[Generation] = []
     plain: list[Generation] = []
-    with out.progress("comparing", unit="tokens", after_s=1.0) as bar:
+    with out.progress("comparing", unit="tokens", after_s=BAR_AFTER_S) as bar:
         for turn in range(n_turns):
             for drafts in ((True, False), (False, True))[turn % 2]:
                 if drafts:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from .session import Drafting, Session, Target
+from .session import BAR_AFTER_S, Drafting, Session, Target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # Tokens that an n-gram drafter has room for from the start; it grows beyond.
 NGRAM_ROOM = 1 << 15
 WARM_TOKENS = 6
-BAR_AFTER_S = 1.0
 
 
 class DrafterKind(StrEnum):
@@ -248,7 +247,8 @@ class Drafters:
             )
         self._pacer = self._pacers[draft_max]
         self._pacer.count_afresh()
-        return Drafting(self.drafter, n_most, self._pacer, self._rule)
+        # not n_most: the pacer may draft less, and a draft that is not paced is to be as long
+        return Drafting(self.drafter, self._pacer.draft_max, self._pacer, self._rule)
 
     def forget(self) -> None:
         """Go on to another text, with the same random numbers."""

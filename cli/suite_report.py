@@ -192,7 +192,7 @@ def _bounds(record: Mapping[str, Any]) -> Table:
     rows = [
         (
             name,
-            *(number(keys["bounds"][f"ratio_{key}"], 3) for key in ("none_accepted",)),
+            number(keys["bounds"]["ratio_none_accepted"], 3),
             number(keys["ratio"], 3),
             number(keys["bounds"]["predicted_ratio"], 3),
             number(keys["bounds"]["ratio_all_accepted"], 3),
