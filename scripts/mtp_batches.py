@@ -66,9 +66,12 @@ class Batch:
 
         A head that has to see through it learns less of its rows by heart (EAGLE does the same).
         """
-        for states in (self.hidden, self.features):
-            scale = size * states.square().mean(-1, keepdim=True).sqrt()
-            states += scale * torch.randn_like(states)
+        # never in place: ``wanted`` shares the memory of ``hidden``, and has to stay the target's
+        self.hidden, self.features = (_noisy(x, size) for x in (self.hidden, self.features))
+
+
+def _noisy(x: Tensor, size: float) -> Tensor:
+    return x + size * x.square().mean(-1, keepdim=True).sqrt() * torch.randn_like(x)
 
 
 class Shards:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,24 @@ def test_data_goes_on_where_it_stopped(model_path: Path, data: Path, tmp_path: P
     more = ("--features", 1, 2, "--text", data.parent / "text.txt")
     run("make_mtp_data.py", "-o", data, *args, *more)
     assert {path: path.stat().st_mtime_ns for path in data.rglob("*.npy")} == before
+
+
+@pytest.mark.slow
+def test_noise_leaves_what_is_wanted(
+    model_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bug: noise in the states that are to be predicted, which share memory with those seen."""
+    pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(SCRIPTS)
+    batches = importlib.import_module("mtp_batches")
+    shards = batches.Shards(data, batches.Target(model_path, (1, 2)), 4, set())
+    clean, noisy = shards.batch(shards.held), shards.batch(shards.held)
+    noisy.disturb(0.1)
+    assert (noisy.wanted == clean.wanted).all()
+    for name in ("hidden", "features"):
+        seen, disturbed = getattr(clean, name), getattr(noisy, name)
+        share = (disturbed - seen).square().mean().sqrt() / seen.square().mean().sqrt()
+        assert 0.08 < share < 0.12
 
 
 @pytest.mark.slow
