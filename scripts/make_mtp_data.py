@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Let a model write the training data of an MTP head: texts, with its hidden states.
 
-    scripts/make_mtp_data.py -o FOLDER [-m MODEL] [--tokens N] [--seed S] [--text FILE]...
+    scripts/make_mtp_data.py -o FOLDER --text FILE... [-m MODEL] [--tokens N] [--seed S]
 
 Shards appear one by one in the folder, and a later call goes on where an earlier one stopped. Two
 processes with different seeds may fill one folder; each does best with ``-t 1``.
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--tokens", type=int, default=2_000_000, help="of this seed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--text", type=Path, nargs="*", default=[], help="files to ask about")
+    parser.add_argument("--text", type=Path, nargs="+", required=True, help="to ask about")
     parser.add_argument("--rows", type=int, default=96)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--features", type=int, nargs="*", default=[10, 20], help="layers")

@@ -13,10 +13,11 @@ from draftsmith.engine.gguf_file import read_metadata
 from draftsmith.engine.gguf_tensors import open_tensors
 from draftsmith.engine.hparams import read_params
 from draftsmith.engine.tokenizer import load_tokenizer
-from mtp_model import Sizes
+from mtp_model import Sizes, rms_norm
+from mtp_streams import LOOP
 from torch import Tensor
 
-LOOP = 16  # as in mtp_streams: what repeats so many tokens is left to n-gram drafts
+BANNED = 13  # tokens; a training row that shares so many with a benchmark's prompt is left out
 
 
 class Target:
@@ -30,6 +31,9 @@ class Target:
         if p.architecture != "llama":
             raise SystemExit(f"heads are trained for architecture llama, not {p.architecture}")
         self._tensors = open_tensors(path, self.metadata)
+        is_plain = p.rope.scaling == "none" and "rope_freqs.weight" not in self._tensors
+        if not is_plain or p.rope.n_rot != p.d_head:
+            raise SystemExit("heads are trained for models with RoPE of all dimensions, not scaled")
         self.sizes = Sizes(
             p.n_embd, p.n_head, p.n_head_kv, p.d_head, p.n_ff, p.eps, p.rope.base, features
         )
@@ -88,6 +92,12 @@ class Shards:
             tokens = np.load(path / "tokens.npy")
             learn = np.load(path / "learn.npy")
             hidden = np.load(path / "hidden.npy", mmap_mode="r")
+            n_features = len(target.sizes.features)
+            if hidden.shape[2] != 1 + n_features:
+                raise SystemExit(
+                    f"{path} holds {hidden.shape[2] - 1} layers' features, not {n_features}; "
+                    "give the --features that the shards were made with"
+                )
             kept = [i for i, row in enumerate(tokens) if not _holds(row, banned)]
             self.rows += [(len(self._shards), i) for i in kept]
             self._learn.append(learn & ~np.stack([repeated(row) for row in tokens]))
@@ -108,6 +118,8 @@ class Shards:
     def batches(self, n_rows: int, seed: int, start: int) -> Iterator[Batch]:
         """Batches without end; number ``start`` comes first, as if those before had been drawn."""
         per_epoch = len(self.rows) // n_rows
+        if not per_epoch:
+            raise SystemExit(f"{len(self.rows)} rows, {n_rows} a batch; make more data")
         at = start
         while True:
             order = np.random.default_rng((seed, at // per_epoch)).permutation(len(self.rows))
@@ -121,14 +133,17 @@ class Shards:
         learn = torch.from_numpy(np.stack([self._learn[i][r] for i, r in rows]))
         states = torch.from_numpy(np.stack([self._shards[i][1][r] for i, r in rows])).float()
         last = states[:, :, -1]
-        normed = last * torch.rsqrt(last.square().mean(-1, keepdim=True) + eps) * weight
+        normed = rms_norm(last, weight, eps)
         return Batch(
             tokens[:, 1:-1], normed[:, :-2], states[:, :-2, :-1], normed[:, 1:-1], learn[:, 2:]
         )
 
 
 def repeated(row: np.ndarray) -> np.ndarray:
-    """bool [n]: whether the LOOP tokens that end here have stood in the row before."""
+    """bool [n]: whether the LOOP tokens that end here, int32 [n], have stood in the row before.
+
+    What repeats so many tokens is left to n-gram drafts.
+    """
     seen: set[tuple[int, ...]] = set()
     marks = np.zeros(row.size, bool)
     ids = row.tolist()
@@ -137,9 +152,6 @@ def repeated(row: np.ndarray) -> np.ndarray:
         marks[stop - 1] = key in seen
         seen.add(key)
     return marks
-
-
-BANNED = 13  # tokens; a training row that shares so many with a benchmark's prompt is left out
 
 
 def banned_grams(ids: list[list[int]]) -> set[tuple[int, ...]]:
