@@ -130,15 +130,15 @@ class _Checks:
             )
         if n_blocks - found != self._params.n_layers:
             raise self._other_model(
-                f"'{self._name('block_count')}' is {n_blocks}, of which {found} MTP layers, "
-                f"expected {self._params.n_layers} and those"
+                f"'{self._name('block_count')}' is {n_blocks} with {found} MTP layers, "
+                f"expected {self._params.n_layers + found}"
             )
         return found
 
     def _no_head(self, what: str) -> UsageError:
         remedy = "name a GGUF that holds MTP layers"
         if self._is_embedded:
-            remedy = "name a head for it with --mtp-head, or use a model with MTP layers"
+            remedy = "name a head for it with --mtp-head, or draft with --drafter ngram"
         return UsageError(f"{self.metadata.path} has no MTP layers: {what}", remedy=remedy)
 
     def is_for_model(self, n_heads: int, fingerprint: str) -> None:
