@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -58,6 +58,7 @@ class Choice:
     kept : int32 [n_kept], places in the prompt, ascending
     positions : int64 [n_kept], for RoPE; None: one behind the other
     budget_cut : tokens that were to be kept and did not fit into the context; 0: all did
+    answer_begin : int32 [n_begin], tokens that the answer is to begin with
     """
 
     parts: PromptParts
@@ -66,11 +67,24 @@ class Choice:
     kept: NDArray[np.int32]
     positions: NDArray[np.int64] | None = None
     budget_cut: int = 0
+    answer_begin: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
 
     @property
     def ids(self) -> NDArray[np.int32]:
-        """Tokens that the target reads, int32 [n_kept]."""
-        return self.parts.ids[self.kept]
+        """Tokens that the target reads, int32 [n_kept + n_begin]."""
+        return np.concatenate((self.parts.ids[self.kept], self.answer_begin))
+
+    @property
+    def places(self) -> NDArray[np.int64] | None:
+        """Their positions, int64 [n_kept + n_begin]; None: one behind the other."""
+        if self.positions is None:
+            return None
+        behind = self.parts.n + np.arange(self.answer_begin.size, dtype=np.int64)
+        return np.concatenate((self.positions, behind))
+
+    def beginning(self, answer_begin: NDArray[np.int32]) -> Choice:
+        """The same, with an answer that begins so; no scorer has seen that."""
+        return replace(self, answer_begin=answer_begin)
 
     @property
     def is_whole(self) -> bool:

@@ -66,7 +66,7 @@ def answer(
             model,
             cache,
             choice.ids,
-            positions=choice.positions,
+            positions=choice.places,
             accept_rule=rule,
             on_tokens=stages.on_tokens,
             on_prefill=stages.on_prefill,
