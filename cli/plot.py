@@ -33,6 +33,7 @@ _LOG_FROM = 20
 _DPI = 150
 _WIDTH_IN, _PANEL_HEIGHT_IN, _LEGEND_LINE_IN, _TITLE_IN = 10.0, 3.3, 0.22, 0.5
 _LEGEND_COLUMNS = 3
+_HEAT_ROW_IN = 0.28
 
 # x, y, and the least and the most of y over the repeats; a point without y is not drawn.
 Point = tuple[float | None, ...]
@@ -73,6 +74,33 @@ class Figure:
     panels: Sequence[Panel]
 
 
+@dataclass(frozen=True)
+class Heat:
+    """A map of shares, 0 to 1; None is left blank.
+
+    Parameters
+    ----------
+    columns, rows : their names
+    values : by row, then by column
+    """
+
+    label: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    values: Sequence[Sequence[float | None]]
+
+
+@dataclass(frozen=True)
+class HeatFigure:
+    """Maps under one title, so many in a row."""
+
+    title: str
+    x_label: str
+    y_label: str
+    maps: Sequence[Heat]
+    n_in_row: int
+
+
 def check_plot(path: str) -> None:
     """Check, before long work, that a figure can be drawn into ``path``.
 
@@ -93,7 +121,7 @@ def check_plot(path: str) -> None:
     check_writable(path)
 
 
-def draw(figure: Figure, path: str) -> None:
+def draw(figure: Figure | HeatFigure, path: str) -> None:
     """Draw a figure into a .png or .svg file; the file is whole or untouched.
 
     Raises
@@ -102,7 +130,49 @@ def draw(figure: Figure, path: str) -> None:
     """
     from ..engine.atomic_file import write_atomically
 
-    write_atomically(Path(path), [_picture(figure, Path(path).suffix.lower().lstrip("."))])
+    kind = Path(path).suffix.lower().lstrip(".")
+    if isinstance(figure, HeatFigure):
+        picture = _heat_picture(figure, kind)
+    else:
+        picture = _picture(figure, kind)
+    write_atomically(Path(path), [picture])
+
+
+def _heat_picture(figure: HeatFigure, kind: str) -> bytes:
+    """Return the content of the file: bright is all, dark is nothing, and numbers say it, too."""
+    import matplotlib
+    import matplotlib.style
+    from matplotlib.figure import Figure as Canvas
+
+    n_lines = -(-len(figure.maps) // figure.n_in_row)
+    n_rows = max((len(heat.rows) for heat in figure.maps), default=1)
+    height_in = _TITLE_IN + n_lines * (1.0 + _HEAT_ROW_IN * n_rows)
+    settings: Any = {"svg.hashsalt": "draftsmith", "font.size": 9, "axes.titlesize": 10}
+    with matplotlib.style.context("default"), matplotlib.rc_context(settings):
+        canvas = Canvas(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
+        canvas.suptitle(figure.title, fontsize=13)
+        all_axes = list(canvas.subplots(n_lines, figure.n_in_row, squeeze=False).flat)
+        for axes, heat in zip(all_axes, figure.maps, strict=False):
+            _draw_heat(axes, heat)
+            axes.set_xlabel(figure.x_label)
+            axes.set_ylabel(figure.y_label)
+        for axes in all_axes[len(figure.maps) :]:
+            axes.set_visible(False)
+        return _saved(canvas, kind)
+
+
+def _draw_heat(axes: Axes, heat: Heat) -> None:
+    """Draw one map."""
+    shares = [[float("nan") if value is None else value for value in line] for line in heat.values]
+    axes.imshow(shares, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+    for y, line in enumerate(heat.values):
+        for x, value in enumerate(line):
+            text = "-" if value is None else f"{100 * value:.0f}"
+            colour = "white" if value is not None and value < 0.5 else "black"
+            axes.text(x, y, text, ha="center", va="center", color=colour)
+    axes.set_xticks(range(len(heat.columns)), heat.columns)
+    axes.set_yticks(range(len(heat.rows)), heat.rows)
+    axes.set_title(heat.label)
 
 
 def _picture(figure: Figure, kind: str) -> bytes:
@@ -151,12 +221,17 @@ def _picture(figure: Figure, kind: str) -> bytes:
                 ncols=min(_LEGEND_COLUMNS, len(shown)),
                 frameon=False,
             )
-        file = io.BytesIO()
-        metadata: dict[str, Any] = {"Software": None}
-        if kind == "svg":
-            metadata = {"Date": None, "Creator": None}
-        canvas.savefig(file, format=kind, metadata=metadata)
-        return file.getvalue()
+        return _saved(canvas, kind)
+
+
+def _saved(canvas: Any, kind: str) -> bytes:
+    """Return the bytes of a picture, the same each time."""
+    file = io.BytesIO()
+    metadata: dict[str, Any] = {"Software": None}
+    if kind == "svg":
+        metadata = {"Date": None, "Creator": None}
+    canvas.savefig(file, format=kind, metadata=metadata)
+    return file.getvalue()
 
 
 def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:

@@ -32,16 +32,18 @@ class AnswerRequest:
     ----------
     n_predict : most tokens; -1: until the context is full
     draft_max : longest draft
+    n_begin : tokens that the answer is to begin with
     """
 
     target: Target
     n_predict: int
     draft_max: int
+    n_begin: int = 0
 
     @property
     def n_room(self) -> int:
         """Most tokens of a prompt that the context has room for; below 1: none fits."""
-        return self.target.n_ctx - max(0, self.n_predict - 1)
+        return self.target.n_ctx - self.n_begin - max(0, self.n_predict - 1)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def ask_once(
         choice = choose(parts, models.scoring, settings, request.n_room, meter)
     with clock.pause():
         on_choice(choice)
-    return _answer(models, choice, request, printer, out, clock, meter)
+    return _answer(models, choice.beginning(ask.begin()), request, printer, out, clock, meter)
 
 
 def ask_in_full(
@@ -115,7 +117,7 @@ def ask_in_full(
     meter = Meter()
     with meter.stage(TOKENISE):
         choice = whole(PromptParts(ask.ids(), (0, 0), ()))
-    return _answer(models, choice, request, printer, out, clock, meter)
+    return _answer(models, choice.beginning(ask.begin()), request, printer, out, clock, meter)
 
 
 class _Clock:

@@ -85,6 +85,7 @@ class Ask:
     messages : a conversation; empty: a document and a question
     values : further variables of the template
     template : None: raw
+    answer_begin : what the answer is to begin with
     """
 
     tokenizer: Tokenizer
@@ -94,6 +95,11 @@ class Ask:
     system: str | None = None
     messages: tuple[Mapping[str, Any], ...] = ()
     values: Mapping[str, Any] | None = None
+    answer_begin: str = ""
+
+    def begin(self) -> np.ndarray:
+        """What the answer is to begin with, int32 [n]."""
+        return self.tokenizer.encode(self.answer_begin, add_special=False)
 
     def parts(self) -> PromptParts:
         """The prompt, and which of its tokens are what."""

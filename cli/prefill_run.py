@@ -3,68 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ..engine.errors import UsageError
-from . import options, run_options
+from . import niah_run, options, run_options
 from .mtp_drafting import DrafterKind, DraftRequest, Verify
 from .output import Output
 from .prefill_models import ScoreRequest, ScorerKind
 from .prefill_options import PositionKind, parse_bytes
 from .prefill_prompt import AskRequest
+from .prefill_work import Request, run_niah, run_prefill
 from .session import RunRequest
-
-if TYPE_CHECKING:
-    from ..prefill.memory import Need
-    from ..prefill.pipeline import Choice, Settings
-    from .inputs import Stages
-    from .mtp_drafting import Material
-    from .prefill_asking import AnswerRequest, Asked
-    from .prefill_models import Models, ScorePlan
-    from .prefill_prompt import Ask
-    from .session import Target
 
 KEEP, MIN_TOKENS = 0.1, 1024
 TEMPERATURE = 0.8
 DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
-
-
-@dataclass(frozen=True)
-class Request:
-    """The options of one call.
-
-    Attributes
-    ----------
-    keep, positions, min_tokens : see ``prefill.pipeline.Settings``
-    memory_limit : bytes; None: none
-    n_turns : of --compare; 0 without it
-    show_kept : print the prompt with what was kept
-    """
-
-    run: RunRequest
-    ask: AskRequest
-    score: ScoreRequest
-    draft: DraftRequest
-    draft_max: int
-    keep: float
-    positions: PositionKind
-    min_tokens: int
-    memory_limit: int | None
-    n_turns: int
-    show_kept: bool
-    color: run_options.Color
-
-    @property
-    def settings(self) -> Settings:
-        """How much to keep, and where it stands then."""
-        from ..prefill.pipeline import Settings
-
-        return Settings(keep=self.keep, positions=self.positions.value, min_tokens=self.min_tokens)
 
 
 def command(
@@ -213,7 +169,60 @@ def command(
     ] = False,
     repeat: Annotated[
         int | None,
-        typer.Option("--repeat", min=1, metavar="K", help="Turns of --compare; 1 by default."),
+        typer.Option(
+            "--repeat",
+            min=1,
+            metavar="K",
+            help="Turns of --compare, and prompts a cell of --niah; 1 by default.",
+        ),
+    ] = None,
+    niah: Annotated[
+        bool,
+        typer.Option(
+            "--niah",
+            help="Measure quality in place of answering: hide needles in haystacks; are they kept, "
+            "and are the answers right, in part and in full?",
+        ),
+    ] = False,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context",
+            metavar="N,...",
+            help=f"Of --niah: tokens of prompt and answer; {niah_run.CONTEXTS} by default.",
+        ),
+    ] = None,
+    depths: Annotated[
+        str | None,
+        typer.Option(
+            "--depths",
+            metavar="PERCENT,...",
+            help=f"Of --niah: where the needle is; {niah_run.DEPTHS} by default.",
+        ),
+    ] = None,
+    kinds: Annotated[
+        str | None,
+        typer.Option(
+            "--kinds",
+            metavar="KIND,...",
+            help=f"Of --niah: kinds of questions; {niah_run.KINDS} by default.",
+        ),
+    ] = None,
+    haystack: Annotated[
+        str | None,
+        typer.Option("--haystack", metavar="FILE", help="Of --niah: a text; a bundled one else."),
+    ] = None,
+    no_full: Annotated[
+        bool, typer.Option("--no-full", help="Of --niah: do not read the prompts in full, too.")
+    ] = False,
+    plot: Annotated[
+        str | None,
+        typer.Option(
+            "--plot",
+            metavar="FIGURE",
+            help="Of --niah: draw maps by depth and context into a .png or .svg file (needs "
+            "draftsmith[plot]).",
+        ),
     ] = None,
     show_kept: Annotated[
         bool,
@@ -229,7 +238,7 @@ def command(
             min=0.0,
             metavar="T",
             help=f"Temperature; 0: the likeliest token; {TEMPERATURE} by default, with --compare "
-            "0.",
+            "and --niah 0.",
         ),
     ] = None,
     top_k: run_options.TopK = 40,
@@ -252,8 +261,10 @@ def command(
     the reason is said.
     """
     out = Output.from_options(json=json, csv=False, no_header=False, quiet=quiet)
-    if repeat is not None and not compare:
-        raise UsageError("--repeat is for --compare", remedy="give --compare too, or neither")
+    if repeat is not None and not compare and not niah:
+        raise UsageError(
+            "--repeat is for --compare and --niah", remedy="give one of them too, or neither"
+        )
     if keep == 0:
         raise UsageError("--keep 0 keeps nothing", remedy="give a share above 0, and at most 1")
     draft = DraftRequest(
@@ -268,7 +279,7 @@ def command(
         verify=Verify.MATCH,
     )
     if temperature is None:
-        temperature = 0.0 if compare else TEMPERATURE
+        temperature = 0.0 if compare or niah else TEMPERATURE
     run = RunRequest(
         model=model,
         n_ctx=n_ctx,
@@ -279,14 +290,34 @@ def command(
         min_p=min_p,
         repeat_penalty=repeat_penalty,
         repeat_last_n=repeat_last_n,
-        seed=seed,
+        seed=0 if niah and seed < 0 else seed,
         ignore_eos=ignore_eos,
         n_batch=n_batch,
         n_threads=threads,
     )
+    only_niah = {
+        "--context": context,
+        "--depths": depths,
+        "--kinds": kinds,
+        "--haystack": haystack,
+        "--plot": plot,
+        "--no-full": no_full or None,
+    }
+    asked = None
+    if niah:
+        asked = niah_run.NiahRequest.from_options(
+            contexts=context or niah_run.CONTEXTS,
+            depths=depths or niah_run.DEPTHS,
+            kinds=kinds or niah_run.KINDS,
+            haystack=haystack,
+            repeat=repeat or 1,
+            full=not no_full,
+            plot=plot,
+        )
     request = Request(
         run=run,
         ask=AskRequest(file, question, chat_file, system, raw, escape),
+        niah=asked,
         score=ScoreRequest(scorer, drafter, calibration, heads, window),
         draft=draft,
         draft_max=draft_max or (DRAFT_MAX if decode_drafter.has_mtp else NGRAM_DRAFT_MAX),
@@ -298,10 +329,32 @@ def command(
         show_kept=show_kept,
         color=color,
     )
-    request.ask.check()
     request.score.check()
     _check_draft(draft, draft_max)
+    if niah:
+        _check_niah(request)
+        return partial(run_niah, request, out)
+    for name, value in only_niah.items():
+        if value is not None:
+            raise UsageError(f"{name} is for --niah", remedy="give --niah too, or leave it out")
+    request.ask.check()
     return partial(run_prefill, request, out)
+
+
+def _check_niah(request: Request) -> None:
+    """Refuse options that --niah has no use for."""
+    ask = request.ask
+    for name, given in (
+        ("-f", ask.file is not None),
+        ("-p", ask.question is not None),
+        ("--chat-file", ask.chat_file is not None),
+        ("-sys", ask.system is not None),
+        ("-e", ask.escape),
+        ("--compare", request.n_turns > 0),
+        ("--show-kept", request.show_kept),
+    ):
+        if given:
+            raise UsageError(f"--niah brings its own prompts: {name}", remedy=f"leave out {name}")
 
 
 def _check_draft(draft: DraftRequest, draft_max: int | None) -> None:
@@ -317,325 +370,3 @@ def _check_draft(draft: DraftRequest, draft_max: int | None) -> None:
                 f"{name} cannot be used with --decode-drafter {draft.kind}",
                 remedy="leave one of them out",
             )
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What is known before weights are read.
-
-    Attributes
-    ----------
-    n_prompt : tokens of the prompt
-    n_tokens : most tokens that the target's cache holds
-    take_turns : hold the weights of one model at a time
-    held_bytes : memory that was taken before
-    """
-
-    target: Target
-    plan: ScorePlan
-    ask: Ask
-    answer: AnswerRequest
-    n_prompt: int
-    n_tokens: int
-    take_turns: bool
-    held_bytes: int
-    material: Material
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a call has come to.
-
-    Attributes
-    ----------
-    speculative, full : by turn; the first ones' texts count
-    """
-
-    speculative: list[Asked]
-    full: list[Asked]
-
-
-def run_prefill(request: Request, out: Output) -> None:
-    """Do what the command says and print the result."""
-    from ..engine.jit import CompileWatch
-    from .inputs import COMPILE_NOTE, Stages, closing_keys
-    from .prefill_report import record_of, tables_of
-
-    with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
-        stages = Stages(watch)
-        prepared = prepare(request, stages, out)
-        inputs = _inputs(request, prepared)
-        with open_models(request, prepared, stages, out) as models:
-            made = _made(request, prepared, models, out)
-            memory = {
-                "weights_bytes": models.weights_bytes,
-                "drafter_bytes": models.reader_bytes,
-                "kv_bytes": models.kv_bytes(made.speculative[0].choice.kept.size),
-                "memory_limit_bytes": request.memory_limit,
-            }
-    record: dict[str, Any] = {"command": "prefill-run"}
-    record |= record_of(made.speculative, made.full, prepared.plan, request.draft_max)
-    record |= {"seed": prepared.target.sampling.seed, "n_ctx": prepared.target.n_ctx}
-    record |= {"load_ms": stages.seconds("load") * 1e3, **memory}
-    if request.show_kept and out.mode == "json":
-        from .kept_view import kept_pieces
-
-        record["kept"] = kept_pieces(made.speculative[0].choice)
-    record |= closing_keys(_chosen(request, prepared), inputs, watch.seconds)
-    out.result(record, tables_of(record), aside=not request.n_turns)
-    _warn_of_limit(request, record, out)
-    if made.speculative[0].run.stop_reason == "interrupted":
-        raise KeyboardInterrupt
-
-
-def prepare(request: Request, stages: Stages, out: Output) -> Prepared:
-    """Read vocabularies and texts, and check that all fits together.
-
-    Raises
-    ------
-    UsageError : options out of range, or that do not fit the prompt, the model or the memory
-    InputEmpty, InputUnreadable, ... : the prompt
-    ModelUnknown, ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the models
-    """
-    from ..engine.host import rss_bytes
-    from .prefill_models import plan_scoring
-    from .prefill_prompt import read_ask
-    from .session import read_target
-
-    target = read_target(request.run, stages, out)
-    plan = plan_scoring(request.score, target, out)
-    ask = read_ask(request.ask, target, out)
-    n_prompt = ask.parts().n
-    answer = check_room(request, target, n_prompt)
-    n_tokens = min(target.n_ctx, n_prompt + max(0, request.run.n_predict - 1))
-    if request.run.n_predict < 0:
-        n_tokens = target.n_ctx
-    held = rss_bytes()
-    take_turns = check_memory(request, plan, answer, n_prompt, held, out)
-    material = find_drafts(request, target)
-    return Prepared(target, plan, ask, answer, n_prompt, n_tokens, take_turns, held, material)
-
-
-def check_room(request: Request, target: Target, n_prompt: int) -> AnswerRequest:
-    """Check that the context has room for the answer, and for the prompt's positions.
-
-    Raises
-    ------
-    UsageError : it has not
-    """
-    from ..prefill.pipeline import check_positions
-    from .prefill_asking import AnswerRequest
-
-    answer = AnswerRequest(target, request.run.n_predict, request.draft_max)
-    if answer.n_room < 1:
-        raise UsageError(
-            f"-n {request.run.n_predict} leaves no room for a prompt in the context of "
-            f"{target.n_ctx}",
-            remedy=f"give -n {target.n_ctx} or less, -1 for as many as there is room for, or a "
-            "larger -c",
-        )
-    check_positions(n_prompt, request.positions.value, answer.n_room)
-    return answer
-
-
-def check_memory(
-    request: Request,
-    plan: ScorePlan,
-    answer: AnswerRequest,
-    n_prompt: int,
-    held: int,
-    out: Output,
-    *,
-    in_full: bool = False,
-) -> bool:
-    """Whether two models have to take turns to keep the memory limit.
-
-    Parameters
-    ----------
-    held : bytes that are taken already
-    in_full : the whole prompt is read, too
-
-    Raises
-    ------
-    UsageError : it cannot be kept
-    """
-    from .output import size
-    from .prefill_models import estimate
-
-    limit = request.memory_limit
-    if limit is None:
-        return False
-    in_full = in_full or request.n_turns > 0
-    n_ctx, n_predict = answer.target.n_ctx, answer.n_predict
-    n_read = n_prompt if in_full else round(request.keep * n_prompt)
-    n_tokens = n_ctx if n_predict < 0 else min(n_ctx, n_read + max(0, n_predict - 1))
-    need: Need = estimate(plan, answer.target, n_prompt, n_tokens)
-    if held + need.least > limit:
-        raise UsageError(
-            f"--memory-limit {size(limit)} cannot be kept"
-            f"{' where the prompt is read in full' if in_full else ''}: {size(held)} are taken "
-            f"already, and {size(need.least)} more will be",
-            remedy=f"give {size(held + need.least)} or more, a lower -n, --keep or -c, or a "
-            "smaller model",
-        )
-    if held + need.together <= limit:
-        return False
-    out.note("drafter and model are loaded in turns, to keep the memory limit")
-    return True
-
-
-def find_drafts(request: Request, target: Target) -> Material:
-    """What the answer is drafted from; see ``mtp_drafting.find_material``."""
-    from .mtp_drafting import Material, find_material
-
-    if request.draft.kind is DrafterKind.NONE:
-        return Material()
-    return find_material(request.draft, request.run.model, target)
-
-
-def open_models(request: Request, prepared: Prepared, stages: Stages, out: Output) -> Models:
-    """The models, to be entered."""
-    from .prefill_models import Models
-
-    return Models(
-        prepared.plan,
-        prepared.target,
-        prepared.n_tokens,
-        None if request.draft.kind is DrafterKind.NONE else request.draft,
-        prepared.material,
-        request.draft_max,
-        stages,
-        out,
-        take_turns=prepared.take_turns,
-    )
-
-
-def _made(request: Request, prepared: Prepared, models: Models, out: Output) -> Made:
-    """Answer, and with --compare behind the whole prompt, too."""
-    from ..engine.detokenise import TextStream
-    from .prefill_asking import ask_in_full, ask_once
-    from .stream import TextPrinter
-
-    def printer(shown: bool) -> TextPrinter:
-        decoder = TextStream(prepared.target.tokenizer)
-        return TextPrinter(decoder, shown=shown, color=request.color)
-
-    def speculative() -> Asked:
-        shown = out.mode == "table" and not request.n_turns
-        asked = ask_once(
-            models, prepared.ask, request.settings, prepared.answer, printer(shown), out,
-            on_choice=lambda choice: _tell(request, prepared, choice, out),
-        )  # fmt: skip
-        return _whole(asked, request.n_turns > 0)
-
-    def full() -> Asked:
-        asked = ask_in_full(models, prepared.ask, prepared.answer, printer(False), out)
-        return _whole(asked, True)
-
-    made = Made([speculative()], [])
-    if request.n_turns and prepared.n_prompt > prepared.answer.n_room:
-        out.warn(
-            f"the context has no room for the whole prompt of {prepared.n_prompt} tokens: there "
-            "is nothing to compare with"
-        )
-        return made
-    for turn in range(request.n_turns):
-        steps = [(made.full, full)] if turn == 0 else [(made.speculative, speculative)]
-        if turn:
-            steps.insert(turn % 2, (made.full, full))
-        for done, step in steps:
-            done.append(step())
-    return made
-
-
-def _whole(asked: Asked, must_be: bool) -> Asked:
-    """Return what came to its end, or to a part that can be shown.
-
-    Raises
-    ------
-    KeyboardInterrupt : it did not
-    """
-    if asked.run.stop_reason == "interrupted" and (must_be or not asked.run.tokens):
-        raise KeyboardInterrupt
-    return asked
-
-
-def _tell(request: Request, prepared: Prepared, choice: Choice, out: Output) -> None:
-    """Say what was not as asked for; with --show-kept, what is kept.
-
-    Raises
-    ------
-    UsageError : all is to be read, and the memory limit leaves no room for that
-    """
-    from ..prefill.select import Refused
-
-    if isinstance(choice.outcome, Refused):
-        out.warn(f"the prompt is read in full: {choice.outcome.reason}")
-        n, held = prepared.n_prompt, prepared.held_bytes
-        check_memory(request, prepared.plan, prepared.answer, n, held, out, in_full=True)
-    elif choice.budget_cut:
-        out.warn(
-            f"the context has room for {choice.outcome.budget} tokens of the prompt: "
-            f"{choice.budget_cut} less than --keep {request.keep:g} asks for"
-        )
-    if request.show_kept and out.mode == "table":
-        from .kept_view import show_kept
-
-        show_kept(choice, request.color)
-
-
-def _warn_of_limit(request: Request, record: dict[str, Any], out: Output) -> None:
-    from .output import size
-
-    peak = record["peak_rss_bytes"]
-    if request.memory_limit is not None and peak > request.memory_limit:
-        out.warn(f"{size(peak)} were taken, more than --memory-limit {size(request.memory_limit)}")
-
-
-def _inputs(request: Request, prepared: Prepared) -> list[dict[str, Any]]:
-    from .inputs import describe_files
-
-    head = prepared.material.head
-    named = (
-        *(request.ask.file, request.ask.chat_file, request.score.calibration),
-        *(None if head is None else str(head), request.draft.static, request.draft.dynamic),
-    )
-    return describe_files([name for name in named if name and Path(name).is_file()])
-
-
-def _chosen(request: Request, prepared: Prepared) -> dict[str, Any]:
-    """Return the options of the record, as they were understood."""
-    run, ask, score, draft = request.run, request.ask, request.score, request.draft
-    rule = prepared.plan.rule
-    return {
-        "model": run.model,
-        "file": ask.file,
-        "question": ask.question,
-        "chat_file": ask.chat_file,
-        "system": ask.system,
-        "raw": ask.raw,
-        "escape": ask.escape,
-        "keep": request.keep,
-        "scorer": str(score.kind),
-        "drafter": score.drafter,
-        "calibration": score.calibration,
-        "heads": None if rule is None else [str(head) for head in rule.heads],
-        "window": None if rule is None or rule.blocks is not None else rule.window,
-        "positions": request.positions.value,
-        "min_tokens": request.min_tokens,
-        "memory_limit": request.memory_limit,
-        "decode_drafter": str(draft.kind),
-        "mtp_head": draft.head,
-        "static": draft.static,
-        "dynamic": draft.dynamic,
-        "draft_max": None if draft.kind is DrafterKind.NONE else request.draft_max,
-        "draft_fixed": draft.fixed,
-        "n_predict": run.n_predict,
-        "n_ctx": prepared.target.n_ctx,
-        **asdict(prepared.target.sampling),
-        "ignore_eos": run.ignore_eos,
-        "compare": bool(request.n_turns),
-        "repeat": request.n_turns or None,
-        "batch": run.n_batch,
-        "threads": prepared.target.n_threads,
-    }

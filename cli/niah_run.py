@@ -1,0 +1,302 @@
+"""Needles in haystacks for ``prefill-run --niah``: many prompts, kept in part and read in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from ..engine.errors import UsageError
+from .options import CTX_MOST, numbers
+from .prompt import PromptRequest, read_prompt
+
+if TYPE_CHECKING:
+    from ..prefill.niah import Probe
+    from ..prefill.pipeline import Settings
+    from .output import Output
+    from .prefill_asking import AnswerRequest, Asked
+    from .prefill_models import Models
+    from .prefill_prompt import Ask
+    from .session import Target
+
+KINDS = "keyed,reworded,paraphrase,distractors,semantic"
+CONTEXTS, DEPTHS = "2048", "0,25,50,75,100"
+
+
+@dataclass(frozen=True)
+class NiahRequest:
+    """The options that say which prompts.
+
+    Attributes
+    ----------
+    contexts : tokens of prompt and answer together
+    depths : where the first needle is, percent
+    kinds : see ``prefill.niah.KINDS``
+    haystack : a file; None: the bundled one
+    repeat : prompts of a kind, context and depth
+    full : read each in full, too
+    plot : figure to draw; None: none
+    """
+
+    contexts: list[int]
+    depths: list[int]
+    kinds: list[str]
+    haystack: str | None
+    repeat: int
+    full: bool
+    plot: str | None
+
+    @classmethod
+    def from_options(
+        cls,
+        *,
+        contexts: str,
+        depths: str,
+        kinds: str,
+        haystack: str | None,
+        repeat: int,
+        full: bool,
+        plot: str | None,
+    ) -> NiahRequest:
+        """Build the request that the options make.
+
+        Raises
+        ------
+        UsageError : something that is no list of numbers, or of kinds
+        """
+        from ..prefill.niah import KINDS as KNOWN
+
+        words = [word.strip() for word in kinds.split(",")]
+        for word in words:
+            if word not in KNOWN:
+                raise UsageError(
+                    f"--kinds {kinds}: no kind of question is called {word!r}",
+                    remedy=f"give some of {', '.join(KNOWN)}",
+                )
+        return cls(
+            list(dict.fromkeys(numbers("--context", [contexts], CTX_MOST))),
+            list(dict.fromkeys(numbers("--depths", [depths], 100))),
+            list(dict.fromkeys(words)),
+            haystack,
+            repeat,
+            full,
+            plot,
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A prompt with what asks and answers it."""
+
+    probe: Probe
+    ask: Ask
+    answer: AnswerRequest
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of a prompt.
+
+    Attributes
+    ----------
+    kept : share of its needles that were kept; None: it has none
+    recall, recall_full : share of what is expected that the answer says; None: not asked in full
+    """
+
+    probe: Probe
+    n_prompt: int
+    n_kept: int
+    is_refused: bool
+    kept: float | None
+    recall: float
+    recall_full: float | None
+    ttft_s: float | None
+    ttft_full_s: float | None
+    text: str
+    text_full: str | None
+
+
+def make_tasks(
+    request: NiahRequest, target: Target, n_predict: int, draft_max: int, raw: bool, out: Output
+) -> list[Task]:
+    """Make the prompts, of one kind after the other.
+
+    Parameters
+    ----------
+    n_predict : most tokens of an answer; -1: as the kind needs
+
+    Raises
+    ------
+    InputUnreadable, InputEmpty, ... : the haystack
+    InputTooShort : there are no sentences in it
+    UsageError : a context that is too short
+    """
+    from ..prefill.niah import Haystack, Probes, bundled_text
+    from .prefill_asking import AnswerRequest
+    from .prefill_prompt import MOST_BYTES, Ask, find_template
+
+    tokenizer = target.tokenizer
+    template = None if raw else find_template(target)
+    if request.haystack is None:
+        text = bundled_text()
+    else:
+        asked = PromptRequest(None, request.haystack, False, None, False)
+        text = read_prompt(asked, MOST_BYTES, out)
+    haystack = Haystack(text, tokenizer)
+    if haystack.n_tokens < max(request.contexts):
+        out.warn(
+            f"the haystack has {haystack.n_tokens} tokens: for longer prompts it is repeated, "
+            "which makes needles easier to find"
+        )
+    around = Ask(tokenizer, template, "x", "x").ids().size
+
+    def count(*pieces: str) -> int:
+        return int(around) + sum(tokenizer.encode(piece).size for piece in pieces)
+
+    probes = Probes(haystack, count, target.sampling.seed)
+    tasks = []
+    for kind in request.kinds:
+        for context in request.contexts:
+            # Where nothing is hidden, there is no depth.
+            depths = request.depths if kind != "common-words" else request.depths[:1]
+            for depth in depths:
+                for turn in range(request.repeat):
+                    probe = probes.make(kind, context, depth / 100, turn)
+                    begin = probe.answer_begin
+                    ask = Ask(
+                        tokenizer, template, probe.document, probe.question, answer_begin=begin
+                    )
+                    n = probe.n_predict if n_predict < 0 else n_predict
+                    answer = AnswerRequest(target, n, draft_max, ask.begin().size)
+                    tasks.append(Task(probe, ask, answer))
+    return tasks
+
+
+def measure(
+    tasks: Sequence[Task], models: Models, settings: Settings, full: bool, out: Output
+) -> tuple[list[Found], bool]:
+    """Ask all prompts; returns what was found, and whether Ctrl-C ended it early."""
+    found: list[Found] = []
+    try:
+        with out.progress("asking", unit="tokens", after_s=1.0) as bar:
+            for i, task in enumerate(tasks):
+                found.append(_ask(task, models, settings, full, i, out))
+                done = sum(one.n_prompt for one in found)
+                bar.update(done, done // (i + 1) * len(tasks))
+    except KeyboardInterrupt:
+        return found, True
+    return found, False
+
+
+def _ask(
+    task: Task, models: Models, settings: Settings, full: bool, turn: int, out: Output
+) -> Found:
+    """Ask one prompt; in odd turns in full first, so that neither always finds the machine warm."""
+    from ..engine.detokenise import TextStream
+    from ..prefill.niah import needles_kept, recall
+    from ..prefill.select import Refused
+    from .output import Output as Silent
+    from .prefill_asking import ask_in_full, ask_once
+    from .stream import TextPrinter
+
+    silent = Silent(mode=out.mode, quiet=True)
+
+    def printer() -> TextPrinter:
+        return TextPrinter(TextStream(task.ask.tokenizer), shown=False)
+
+    def in_full() -> Asked | None:
+        if not full or task.probe.context > task.answer.target.n_ctx:
+            return None
+        return _whole(ask_in_full(models, task.ask, task.answer, printer(), silent))
+
+    def in_part() -> Asked:
+        return _whole(ask_once(models, task.ask, settings, task.answer, printer(), silent))
+
+    other = in_full() if turn % 2 else None
+    asked = in_part()
+    if turn % 2 == 0:
+        other = in_full()
+    probe = task.probe
+    return Found(
+        probe=probe,
+        n_prompt=asked.choice.parts.n,
+        n_kept=int(asked.choice.kept.size),
+        is_refused=isinstance(asked.choice.outcome, Refused),
+        kept=needles_kept(probe, asked.choice),
+        recall=recall(probe, asked.text),
+        recall_full=None if other is None else recall(probe, other.text),
+        ttft_s=asked.ttft_s,
+        ttft_full_s=None if other is None else other.ttft_s,
+        text=asked.text,
+        text_full=None if other is None else other.text,
+    )
+
+
+def _whole(asked: Asked) -> Asked:
+    if asked.run.stop_reason == "interrupted":
+        raise KeyboardInterrupt
+    return asked
+
+
+def record_of(found: Sequence[Found]) -> dict[str, Any]:
+    """Return the keys of the run, by kind, and by cell: kind, context and depth."""
+    cells: dict[tuple[str, int, float], list[Found]] = {}
+    kinds: dict[str, list[Found]] = {}
+    for one in found:
+        probe = one.probe
+        cells.setdefault((probe.kind, probe.context, probe.depth), []).append(one)
+        kinds.setdefault(probe.kind, []).append(one)
+    return {
+        **_figures(found),
+        "by_kind": [{"kind": kind, **_figures(those)} for kind, those in kinds.items()],
+        "cells": [
+            {"kind": kind, "context": context, "depth": depth, **_figures(those)}
+            for (kind, context, depth), those in cells.items()
+        ],
+        "prompts": [
+            {
+                "kind": one.probe.kind,
+                "context": one.probe.context,
+                "depth": one.probe.depth,
+                "question": one.probe.question,
+                "expected": list(one.probe.expected),
+                "needle_kept": one.kept,
+                "recall_full": one.recall_full,
+                "recall_speculative": one.recall,
+                "text": one.text,
+                "text_full": one.text_full,
+            }
+            for one in found
+        ],
+    }
+
+
+def _figures(found: Sequence[Found]) -> dict[str, Any]:
+    """Return the keys of some prompts; None where there is nothing to say."""
+    kept = [one.kept for one in found if one.kept is not None]
+    full = [one.recall_full for one in found if one.recall_full is not None]
+    ttfts = [one.ttft_s for one in found if one.ttft_s is not None]
+    ttfts_full = [one.ttft_full_s for one in found if one.ttft_full_s is not None]
+    ratios = [
+        one.ttft_full_s / one.ttft_s
+        for one in found
+        if one.ttft_s is not None and one.ttft_full_s is not None
+    ]
+    return {
+        "n_prompts": len(found),
+        "n_refused": sum(one.is_refused for one in found),
+        "ttft_ratio": _middle(ratios),
+        "recall_full": fmean(full) if full else None,
+        "recall_speculative": fmean(one.recall for one in found),
+        "needle_kept": fmean(share == 1 for share in kept) if kept else None,
+        "right_full": fmean(share == 1 for share in full) if full else None,
+        "right_speculative": fmean(one.recall == 1 for one in found),
+        "kept_share": fmean(one.n_kept / one.n_prompt for one in found),
+        "ttft_ms": _middle([s * 1e3 for s in ttfts]),
+        "ttft_full_ms": _middle([s * 1e3 for s in ttfts_full]),
+    }
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    return median(values) if values else None
