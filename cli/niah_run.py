@@ -93,6 +93,16 @@ class Task:
     ask: Ask
     answer: AnswerRequest
 
+    @property
+    def n_prompt(self) -> int:
+        """Most tokens that its prompt has, the beginning of the answer left out."""
+        return self.probe.context - self.probe.n_predict - self.answer.n_begin
+
+    @property
+    def n_tokens(self) -> int:
+        """Most tokens that prompt and answer have."""
+        return self.n_prompt + self.answer.n_begin + self.answer.n_predict
+
 
 @dataclass(frozen=True)
 class Found:

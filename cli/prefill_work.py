@@ -148,8 +148,9 @@ def run_niah(request: Request, out: Output) -> None:
         target, plan = prepare_models(request, stages, out)
         n_predict, raw = request.run.n_predict, request.ask.raw
         tasks = make_tasks(niah, target, n_predict, request.draft_max, raw, out)
-        longest = max(tasks, key=lambda task: task.probe.context)
-        prepared = prepare(request, plan, longest.answer, longest.ask.parts().n, out)
+        longest = max(tasks, key=lambda task: (task.n_tokens, task.n_prompt))
+        n_prompt = max(task.n_prompt for task in tasks)
+        prepared = prepare(request, plan, longest.answer, n_prompt, out)
         inputs = _inputs(request, prepared)
         with open_models(request, prepared, stages, out) as models:
             found, interrupted = measure(tasks, models, request.settings, niah.full, out)

@@ -31,6 +31,7 @@ LEAST_CONTEXT = 256
 _N_DISTRACTORS, _N_KEYS, _N_VALUES, _N_HOPS = 3, 8, 4, 3
 _N_COMMON, _TIMES_COMMON = 5, 8
 _SHORT, _LONG = 16, 48
+_MARGIN = 8  # tokens of pieces together may be some more than their sum
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ class Probes:
             return self._common_words(context, rng)
         # The turn of a question depends on the depth, too: not all of a row ask the same.
         task = _TASKS[kind](rng, turn + round(7 * depth) * 5)
-        room = context - task.n_predict
+        room = context - task.n_predict - _MARGIN
         room -= self._count(" ".join(task.hidden), task.question, task.answer_begin)
         sentences, sizes = self._haystack.sentences(max(0, room - 2 * len(task.hidden)), rng)
         if context < LEAST_CONTEXT or len(sentences) < 2:
@@ -303,7 +304,7 @@ class Probes:
             order = np.random.default_rng(n).permutation(len(pool))
             return " ".join(f"{i + 1}. {pool[j]}" for i, j in enumerate(order.tolist()))
 
-        n, room = 1, context - _LONG
+        n, room = 1, context - _LONG - _MARGIN
         while self._count(listed(n + 1), question, begin) <= room:
             n += 1
         document = listed(n)
