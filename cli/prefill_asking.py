@@ -15,6 +15,7 @@ from .session import prefill_bar
 if TYPE_CHECKING:
     from ..engine.generate import Generation
     from ..prefill.meter import Meter
+    from ..prefill.one_pass import Begun
     from ..prefill.pipeline import Choice, Settings
     from ..prefill.target import Answer
     from .output import Output
@@ -54,6 +55,7 @@ class Asked:
     ----------
     ttft_s : from the request's text to the first token, loading left out; None: there is none
     load_s : loading of weights between the request and the answer
+    one_pass : kept tokens went on from the layer where they were scored
     origins : origin -> (drafted, accepted) tokens by position
     """
 
@@ -63,6 +65,7 @@ class Asked:
     text: str
     ttft_s: float | None
     load_s: float
+    one_pass: bool
     origins: dict[str, tuple[list[int], list[int]]]
 
     @property
@@ -93,6 +96,7 @@ def ask_once(
     """
     from ..prefill.meter import Meter
     from ..prefill.pipeline import TOKENISE, choose
+    from ..prefill.select import Refused
 
     clock = _Clock(models)
     meter = Meter()
@@ -102,7 +106,11 @@ def ask_once(
         choice = choose(parts, models.scoring, settings, request.n_room, meter)
     with clock.pause():
         on_choice(choice)
-    return _answer(models, choice.beginning(ask.begin()), request, printer, out, clock, meter)
+    begun = models.begun()
+    if begun is not None and (begun.ids is not parts.ids or isinstance(choice.outcome, Refused)):
+        begun = None
+    choice = choice.beginning(ask.begin())
+    return _answer(models, choice, request, printer, out, clock, meter, begun)
 
 
 def ask_in_full(
@@ -151,6 +159,7 @@ def _answer(
     out: Output,
     clock: _Clock,
     meter: Meter,
+    begun: Begun | None = None,
 ) -> Asked:
     from ..engine.sampling import Sampler
     from ..prefill.target import answer
@@ -165,6 +174,7 @@ def _answer(
             session.model,
             session.cache,
             choice,
+            begun=begun,
             meter=meter,
             sampler=Sampler(target.sampling),
             n_predict=_n_predict(request, choice),
@@ -183,6 +193,7 @@ def _answer(
         text=printer.text,
         ttft_s=None if first_ns is None else before_s + first_ns / 1e9,
         load_s=clock.load_s,
+        one_pass=begun is not None,
         origins={} if drafters is None else drafters.origins(),
     )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..engine.tokenizer import Tokenizer
     from ..prefill.attention import AttentionRule, Head
     from ..prefill.memory import Need
+    from ..prefill.one_pass import Begun, OnePassScorer
     from ..prefill.scores import Scorer
     from .inputs import Stages
     from .output import Output
@@ -56,6 +57,7 @@ class ScoreRequest:
     calibration : a file; None: what is found for the model
     heads : a list of them; None: those of the calibration
     window : tokens that a token of the document sees; None: as the calibration says
+    one_pass : kept tokens go on from the layer where they were scored
     """
 
     kind: ScorerKind
@@ -63,6 +65,7 @@ class ScoreRequest:
     calibration: str | None = None
     heads: str | None = None
     window: int | None = None
+    one_pass: bool = False
 
     def check(self) -> None:
         """Refuse what does not go together.
@@ -84,6 +87,11 @@ class ScoreRequest:
         if self.kind is ScorerKind.LEXICAL and self.drafter is not None:
             raise UsageError(
                 "--scorer lexical asks no model", remedy="leave out --drafter, or name a scorer"
+            )
+        if self.one_pass and (not self.kind.needs_heads or self.drafter is not None):
+            raise UsageError(
+                "--one-pass goes on from the model's own first layers",
+                remedy="leave out --drafter, and give --scorer fused, attention or blocksparse",
             )
         if self.heads is not None and self.calibration is not None:
             raise UsageError("--heads and --calibration both name heads", remedy="give one of them")
@@ -148,12 +156,14 @@ class ScorePlan:
     reader : None: no model scores
     rule : how to look; None: no model scores, or as a published scorer does
     fell_back : there is no calibration for the model
+    one_pass : what was computed goes on to the target
     """
 
     kind: ScorerKind
     reader: Reader | None
     rule: AttentionRule | None
     fell_back: bool = False
+    one_pass: bool = False
 
 
 def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePlan:
@@ -172,7 +182,7 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
         return ScorePlan(request.kind, reader, None)
     rule = _find_rule(request, reader)
     if rule is not None:
-        return ScorePlan(request.kind, reader, rule)
+        return ScorePlan(request.kind, reader, rule, one_pass=request.one_pass)
     what = f"no calibration says which heads of {reader.metadata.path.name} retrieve"
     if request.kind is not ScorerKind.FUSED:
         raise UsageError(
@@ -253,12 +263,13 @@ def estimate(plan: ScorePlan, target: Target, n_prompt: int, n_target: int) -> N
     if reader is not None:
         windows = Windows.of_model(reader.params.n_ctx_train)
         n_text = n_prompt if n_prompt <= windows.longest else windows.size
+        rule = plan.rule or AttentionRule((Head(0, 0),))
+        n_held = rule.n_layers + 1 if plan.one_pass else 1
+        n_looked = 1
+        if plan.kind is ScorerKind.SPECPREFILL:
+            n_held = n_looked = reader.params.n_layers
         scoring = scoring_bytes(
-            reader.params,
-            n_text,
-            target.n_threads,
-            plan.rule or AttentionRule((Head(0, 0),)),
-            all_layers=plan.kind is ScorerKind.SPECPREFILL,
+            reader.params, n_text, target.n_threads, rule, n_held=n_held, n_looked=n_looked
         )
         if not reader.is_target:
             weights, mapped = weights_bytes(reader.metadata, reader.params)
@@ -311,6 +322,7 @@ class Models:
         self._drafters: Drafters | None = None
         self._model: Model | None = None
         self._scorer: Scorer | None = None
+        self._one_pass: OnePassScorer | None = None
         self._is_warm = False
 
     def __enter__(self) -> Models:
@@ -369,11 +381,16 @@ class Models:
                     self._is_warm = True
         yield self._scorer
 
+    def begun(self) -> Begun | None:
+        """What scoring has computed of the last prompt, for one pass; None: nothing that helps."""
+        return None if self._one_pass is None else self._one_pass.take()
+
     def _make_scorer(self) -> Scorer:
         from ..prefill.attention import AttentionScorer
         from ..prefill.bridged import BridgedScorer
         from ..prefill.fused import FusedScorer
         from ..prefill.lexical import LexicalScorer
+        from ..prefill.one_pass import OnePassScorer
         from ..prefill.published import PUBLISHED, published_scorer
 
         plan, reader = self.plan, self.plan.reader
@@ -385,7 +402,10 @@ class Models:
             scorer = published_scorer(str(plan.kind), model)
         else:
             assert plan.rule is not None
-            scorer = AttentionScorer(model, plan.rule)
+            if plan.one_pass:
+                scorer = self._one_pass = OnePassScorer(model, plan.rule)
+            else:
+                scorer = AttentionScorer(model, plan.rule)
         if not reader.same_ids:
             scorer = BridgedScorer(scorer, reader.tokenizer)
         if plan.kind is ScorerKind.FUSED:

@@ -57,6 +57,7 @@ def choice_keys(asked: Asked, plan: ScorePlan) -> dict[str, Any]:
         if isinstance(outcome, Refused) or choice.scores is None
         else outcome.mass_kept,
         "n_layers_scored": None if choice.scores is None else choice.scores.n_layers,
+        "one_pass": asked.one_pass,
         "positions": "original" if choice.positions is not None and not is_refused else "repacked",
     }
 
@@ -174,6 +175,8 @@ def _kept(record: Mapping[str, Any]) -> Table:
         ("share of the scores", number(None if mass is None else 100 * mass, 1, "%")),
         ("positions", record["positions"]),
     ]
+    if record["one_pass"]:
+        rows.append(("passes", "one"))
     if record["refused"] is not None:
         rows.append(("read in full", record["refused"]))
     return Table("what was read", (), rows)

@@ -111,6 +111,14 @@ def command(
             "--positions", help="Of kept tokens: one behind the other, or as in the whole prompt."
         ),
     ] = PositionKind.REPACKED,
+    one_pass: Annotated[
+        bool,
+        typer.Option(
+            "--one-pass",
+            help="Kept tokens go on from the layer where they were scored, at original positions, "
+            "and are not computed again from the start.",
+        ),
+    ] = False,
     min_tokens: Annotated[
         int,
         typer.Option("--min-tokens", min=0, metavar="N", help="Shorter prompts are read in full."),
@@ -318,11 +326,11 @@ def command(
         run=run,
         ask=AskRequest(file, question, chat_file, system, raw, escape),
         niah=asked,
-        score=ScoreRequest(scorer, drafter, calibration, heads, window),
+        score=ScoreRequest(scorer, drafter, calibration, heads, window, one_pass),
         draft=draft,
         draft_max=draft_max or (DRAFT_MAX if decode_drafter.has_mtp else NGRAM_DRAFT_MAX),
         keep=keep,
-        positions=positions,
+        positions=PositionKind.ORIGINAL if one_pass else positions,
         min_tokens=min_tokens,
         memory_limit=None if memory_limit is None else parse_bytes(memory_limit),
         n_turns=(repeat or 1) if compare else 0,
@@ -331,6 +339,11 @@ def command(
     )
     request.score.check()
     _check_draft(draft, draft_max)
+    if one_pass and decode_drafter.has_mtp:
+        raise UsageError(
+            "with --one-pass an MTP head does not see the prompt",
+            remedy="give --decode-drafter ngram or none",
+        )
     if niah:
         _check_niah(request)
         return partial(run_niah, request, out)

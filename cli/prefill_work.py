@@ -419,6 +419,7 @@ def _chosen(request: Request, prepared: Prepared) -> dict[str, Any]:
         "heads": None if rule is None else [str(head) for head in rule.heads],
         "window": None if rule is None or rule.blocks is not None else rule.window,
         "positions": request.positions.value,
+        "one_pass": score.one_pass,
         "min_tokens": request.min_tokens,
         "memory_limit": request.memory_limit,
         "decode_drafter": str(draft.kind),

@@ -76,23 +76,28 @@ def target_bytes(params: ModelParams, n_tokens: int, n_threads: int) -> int:
 
 
 def scoring_bytes(
-    params: ModelParams, n_text: int, n_threads: int, rule: AttentionRule, *, all_layers: bool
+    params: ModelParams,
+    n_text: int,
+    n_threads: int,
+    rule: AttentionRule,
+    *,
+    n_held: int = 1,
+    n_looked: int = 1,
 ) -> int:
     """Buffers of an attention scorer, and what runs it.
 
     Parameters
     ----------
     n_text : tokens of the longest text that it reads
-    all_layers : keys and values of all layers are held, not of one
+    n_held : layers whose keys and values are held at a time
+    n_looked : layers whose keys are looked at at a time
     """
     n_text = max(1, n_text)
-    held = params if all_layers else replace(params, n_layers=1)
+    held = replace(params, n_layers=n_held)
     states = 4 * n_text * params.n_embd
     looked = 4 * n_text * params.n_head_kv * params.d_head
-    n_sides = len({head.rope for head in rule.heads})
+    n_sides = n_looked * len({head.rope for head in rule.heads})
     n_lines = len(rule.heads) + 2 * _LINES
-    if all_layers:
-        n_sides *= params.n_layers
     return (
         RUNTIME_BYTES
         + KvCache(held, n_text).n_bytes

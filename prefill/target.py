@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.acceptance import AcceptRule, Verdict, match_samples
-from ..engine.generate import Generation, generate
+from ..engine.generate import Drafter, Generation, TrunkReader, generate
 from ..engine.kv_cache import KvCache
 from ..engine.model import Model
 from ..engine.sampling import Sampler
 from .meter import Meter
+from .one_pass import Begun
 from .pipeline import Choice
 
 PREFILL, FIRST_TOKEN, DECODE = "target prefill", "first token", "decode"
@@ -40,6 +42,9 @@ def answer(
     cache: KvCache,
     choice: Choice,
     *,
+    sampler: Sampler,
+    begun: Begun | None = None,
+    drafter: Drafter | None = None,
     meter: Meter | None = None,
     accept_rule: AcceptRule = match_samples,
     on_tokens: Callable[[list[int], int], None] | None = None,
@@ -51,6 +56,8 @@ def answer(
     Parameters
     ----------
     cache : empty
+    begun : the whole prompt behind its first layers, for kept tokens to go on from there; their
+        positions have to be the original ones, and the drafter no ``TrunkReader``
     meter : gets the stages "target prefill", "first token" and "decode"
     settings : of ``generate``
 
@@ -61,12 +68,21 @@ def answer(
     stages = _Stages(meter or Meter(), on_tokens, on_prefill)
     rule = _FirstLogits(accept_rule)
     stages.meter.begin(PREFILL)
+    started_ns = perf_counter_ns()
+    n_before = 0
     try:
+        if begun is not None:
+            n_before = choice.kept.size - 1
+            _go_on(model, cache, choice, begun, sampler, drafter)
+        places = choice.places
+        before_ns = perf_counter_ns() - started_ns
         run = generate(
             model,
             cache,
-            choice.ids,
-            positions=choice.places,
+            choice.ids[n_before:],
+            positions=None if places is None else places[n_before:],
+            sampler=sampler,
+            drafter=drafter,
             accept_rule=rule,
             on_tokens=stages.on_tokens,
             on_prefill=stages.on_prefill,
@@ -74,7 +90,32 @@ def answer(
         )
     finally:
         stages.meter.end()
+    run.prompt_tokens += n_before if run.prompt_tokens else 0
+    run.prefill_ns += before_ns
+    if run.first_token_ns is not None:
+        run.first_token_ns += before_ns
     return Answer(run, rule.logits)
+
+
+def _go_on(
+    model: Model,
+    cache: KvCache,
+    choice: Choice,
+    begun: Begun,
+    sampler: Sampler,
+    drafter: Drafter | None,
+) -> None:
+    """All kept tokens but the last into the cache, and into the text of sampler and drafter."""
+    if choice.positions is None or isinstance(drafter, TrunkReader):
+        raise ValueError("one pass needs original positions, and a drafter that reads no states")
+    before = choice.kept[:-1]
+    if not before.size:
+        return
+    begun.finish(model, before, cache)
+    ids = choice.parts.ids[before]
+    sampler.accept_all(ids.tolist())
+    if drafter is not None:
+        drafter.accept(ids)
 
 
 def first_token_kl(full: NDArray[np.float32], other: NDArray[np.float32]) -> float:

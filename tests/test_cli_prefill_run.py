@@ -225,6 +225,23 @@ def test_drafts_do_not_change_the_answer(run: Run, drafter: str, positions: str)
     assert record["n_drafted"] > 0 or drafter == "ngram"
 
 
+def test_one_pass(run: Run) -> None:
+    """An option that is parsed and forgotten; states of an earlier prompt that are used again."""
+    args = (*HEADS, "--compare", "--json")
+    one = run("--one-pass", *args).record
+    two = run("--positions", "original", *args).record
+    assert (one["one_pass"], two["one_pass"]) == (True, False)
+    assert one["positions"] == "original"
+    assert one["n_kept"] == two["n_kept"] == one["n_input"]
+    assert one["first_token_kl"] != two["first_token_kl"]
+    assert sum(one["stage_ms"].values()) <= one["ttft_ms"]
+    whole = run("--one-pass", *args, "--keep", "1").record
+    assert (whole["one_pass"], whole["first_token_kl"]) == (False, 0)
+    drafted = run("--one-pass", *args, "--decode-drafter", "ngram", "--draft-fixed").record
+    assert drafted["tokens"] == one["tokens"]
+    refused(run("-m", "short.gguf", "--one-pass", *HEADS), "original positions")
+
+
 # --- all is read ----------------------------------------------------------------------------------
 
 
@@ -494,6 +511,9 @@ def test_a_conversation_without_a_user(templated: Run, tmp_path: Path) -> None:
         (("-sys", "a"), "need a chat template"),
         (("-n", "5000"), "leaves no room for a prompt"),
         (("--memory-limit", "much"), "no size"),
+        (("--one-pass", *LEXICAL), "goes on from the model's own first layers"),
+        (("--one-pass", "--drafter", "other.gguf"), "goes on from the model's own first layers"),
+        (("--one-pass", "--decode-drafter", "mtp"), "an MTP head does not see the prompt"),
     ],
 )
 def test_refused_options(run: Run, args: tuple[str, ...], message: str) -> None:

@@ -17,6 +17,7 @@ from draftsmith.engine.model import Model, load_model
 from draftsmith.engine.sampling import Sampler, SamplingParams
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill.attention import AttentionRule, AttentionScorer, Head
+from draftsmith.prefill.blocksparse import BlockRule
 from draftsmith.prefill.bridged import BridgedScorer
 from draftsmith.prefill.calibrated import (
     Calibration,
@@ -27,6 +28,7 @@ from draftsmith.prefill.calibrated import (
 from draftsmith.prefill.fused import FusedScorer
 from draftsmith.prefill.lexical import LexicalScorer
 from draftsmith.prefill.meter import Meter
+from draftsmith.prefill.one_pass import Begun, OnePassScorer
 from draftsmith.prefill.pipeline import (
     SCORE,
     SELECT,
@@ -40,6 +42,7 @@ from draftsmith.prefill.prompt_parts import PromptParts
 from draftsmith.prefill.scores import Scorer, Scores
 from draftsmith.prefill.select import Refusal, Refused, Selection
 from draftsmith.prefill.target import FIRST_TOKEN, PREFILL, Answer, answer, first_token_kl
+from draftsmith.prefill.windows import Windows
 from toy_gguf import write_toy
 from toy_model import SMALL, write_model
 
@@ -291,6 +294,91 @@ def test_kl_of_the_first_token() -> None:
     assert first_token_kl(skewed, p) == pytest.approx(
         0.9 * np.log(1.8) + 0.1 * np.log(0.2), rel=1e-5
     )
+
+
+# --- one pass -------------------------------------------------------------------------------------
+
+DENSE = {"window": 0, "n_sink": 0}
+
+
+def begun_of(model: Model, parts: PromptParts, rule: AttentionRule) -> tuple[Scores, Begun]:
+    scorer = OnePassScorer(model, rule)
+    scores = scorer.score(parts)
+    begun = scorer.take()
+    assert begun is not None
+    assert scorer.take() is None
+    return scores, begun
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("blocks", [None, BlockRule(alpha=0.0)])
+def test_one_pass_over_all_is_a_prefill_in_full(
+    model: Model, parts: PromptParts, layer: int, blocks: BlockRule | None
+) -> None:
+    """States of one layer given to another; keys in other slots; a layer left out."""
+    rule = AttentionRule((Head(layer, 1),), blocks=blocks, **DENSE)
+    scores, begun = begun_of(model, parts, rule)
+    places = np.arange(parts.n)
+    choice = replace(whole(parts), scores=scores, positions=places)
+    cache = model.new_cache(parts.n + 12)
+    sampler = Sampler(SamplingParams(temperature=0.0))
+    found = answer(model, cache, choice, begun=begun, sampler=sampler, n_predict=12)
+    full = answer_of(model, whole(parts))
+    if blocks is None:
+        assert (found.first_logits == full.first_logits).all()
+    else:  # sums over blocks are not those over splits of 256
+        np.testing.assert_allclose(found.first_logits, full.first_logits, atol=1e-2)  # type: ignore[arg-type]
+    assert found.run.tokens == full.run.tokens
+    assert found.run.prompt_tokens == parts.n
+
+
+def test_one_pass_from_the_first_layer_is_two(model: Model, parts: PromptParts) -> None:
+    """Kept tokens at other positions, or that see what was dropped."""
+    scores, begun = begun_of(model, parts, AttentionRule((Head(0, 1),)))
+    choice = replace(choice_of(parts, positions="original"), scores=scores)
+    cache = model.new_cache(choice.kept.size + 12)
+    sampler = Sampler(SamplingParams(temperature=0.0, repeat_penalty=1.3))
+    found = answer(model, cache, choice, begun=begun, sampler=sampler, n_predict=12)
+    cache = model.new_cache(choice.kept.size + 12)
+    sampler = Sampler(SamplingParams(temperature=0.0, repeat_penalty=1.3))
+    expected = answer(model, cache, choice, sampler=sampler, n_predict=12)
+    assert (found.first_logits == expected.first_logits).all()
+    assert found.run.tokens == expected.run.tokens
+
+
+def test_one_pass_takes_over_what_was_scored(model: Model, parts: PromptParts) -> None:
+    """Keys of kept tokens computed again, without what was dropped."""
+    _, begun = begun_of(model, parts, AttentionRule((Head(2, 1),)))
+    kept = np.array([0, 3, 17, 18, 40, parts.n - 2], np.int32)
+    cache = model.new_cache(20)
+    begun.finish(model, kept, cache)
+    assert cache.length == kept.size
+    for slot, place in enumerate(kept.tolist()):
+        for layer in range(2):
+            assert (
+                cache.keys[layer, :, slot // 16, :, slot % 16]
+                == begun.cache.keys[layer, :, place // 16, :, place % 16]
+            ).all()
+            assert (cache.values[layer, :, slot] == begun.cache.values[layer, :, place]).all()
+        assert cache.values[2, :, slot].any()
+    plain = AttentionScorer(model, AttentionRule((Head(2, 1),))).score(parts).values
+    ours = OnePassScorer(model, AttentionRule((Head(2, 1),))).score(parts).values
+    assert (plain == ours).all()
+
+
+def test_one_pass_where_it_cannot_be(model: Model, parts: PromptParts) -> None:
+    """States of a prompt whose question was moved; a head that misses the prompt's states."""
+    asked_first = replace(parts, question=(5, 12), document=((20, parts.n - 1),))
+    rule = AttentionRule((Head(1, 1),))
+    for scorer, asked in (
+        (OnePassScorer(model, rule), asked_first),
+        (OnePassScorer(model, rule, windows=Windows(1024, 512, 64)), parts),
+    ):
+        assert scorer.score(asked).values.any()
+        assert scorer.take() is None
+    _, begun = begun_of(model, parts, rule)
+    with pytest.raises(ValueError, match="original positions"):
+        answer_of(model, choice_of(parts), begun=begun)
 
 
 # --- scorers of several ---------------------------------------------------------------------------
