@@ -159,9 +159,10 @@ class Generation:
     drafted_by_position, accepted_by_position : int64 [draft_max, or n_ctx if less], likewise
     first_token_ns : from the call to the first token; None: there is none
     prefill_ns : forward passes over the prompt
-    learn_ns : the drafter's taking in the prompt
+    learn_ns : the drafter's taking in the prompt and the first token
     decode_ns : all that comes after the first token
-    draft_ns, verify_ns, emit_ns : of decode_ns, the drafter; forward passes and sampling; on_tokens
+    draft_ns, verify_ns, emit_ns : of decode_ns, the drafter, choosing it included; forward passes
+        and sampling; on_tokens
     """
 
     drafted_by_position: NDArray[np.int64]
@@ -384,6 +385,7 @@ class _Loop(Generic[Cache]):
         done.prompt_tokens = prompt.size
         if self.n_predict:
             self._append(self.accept_rule(self.sampler, self.logits, (), self.stop))
+            done.learn_ns, done.draft_ns = done.learn_ns + done.draft_ns, 0  # before decoding
             done.first_token_ns = perf_counter_ns() - started_ns
 
     def hand_over(self) -> StopReason | None:
@@ -434,7 +436,9 @@ class _Loop(Generic[Cache]):
             room = min(room, self.n_predict - len(self.done.tokens) - 1)
         if self.drafter is None or room < 1:
             return [], None
+        started_ns = perf_counter_ns()
         ask, n_asked = self._ask(self.drafter, room)
+        self.done.draft_ns += perf_counter_ns() - started_ns
         if n_asked < 1:
             return [], None
         started_ns = perf_counter_ns()

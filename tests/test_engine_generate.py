@@ -11,7 +11,7 @@ import signal
 import threading
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -564,6 +564,12 @@ def test_a_drafter_of_several_sources(temperature: float) -> None:
             told.append(confidences)
             assert len(confidences) == n_drafted
             return super().n_to_verify(n_drafted, confidences)
+
+        def observe(self, *args: Any, verify_ns: int, draft_ns: int | None) -> None:
+            """As of a model that takes its time: this one is done before a draft is."""
+            del verify_ns
+            draft_ns = draft_ns and 1000
+            super().observe(*args, verify_ns=1_000_000, draft_ns=draft_ns)
 
     drafter, pacer = TwoSources(temperature), Listener(4)
     done = run(drafter, temperature=temperature, pacer=pacer)
