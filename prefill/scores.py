@@ -19,8 +19,8 @@ class Scores:
     Attributes
     ----------
     scorer : name of what scored.
-    values : float32 [n], one for each token of the prompt, higher is better; a chunk's score is
-        the sum of its tokens'. Those outside the document mean nothing.
+    values : float32 [n], one for each token of the prompt, higher is better, 0: nothing speaks
+        for it; a chunk's score is the sum of its tokens'. Those outside the document mean nothing.
     query_rows : int32 [n_queries], tokens of the prompt that were asked with.
     n_layers : blocks of a model that ran; 0: no model.
     seconds : wall time by stage, in the order in which they ran.

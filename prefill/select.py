@@ -2,7 +2,9 @@
 
 First all that is mandatory; then chunks of the document, the best first, each with the chunk on
 its right, since half of what is sought may lie behind a chunk's end; then, with what is left, what
-is kept grows to the ends of words, and of sentences and lines. Of equal chunks the first wins.
+is kept grows to the ends of words, and of sentences and lines. Of equal chunks the first wins;
+one that scores 0 is not taken for its own sake, though there be room: it would cost the target
+time, and say nothing.
 
 Where scores or budget leave no sound choice, the answer is ``Refused``, for a prefill in full.
 """
@@ -145,7 +147,8 @@ def select(
     order = np.argsort(-sums, kind="stable")
     why = Reason.NEIGHBOUR if neighbours else 0
     left = budget - parts.n_mandatory
-    left = pick_chunks(chunks, order, left, int(Reason.PICKED), int(why), reason)
+    told = order[sums[order] != 0]
+    left = pick_chunks(chunks, told, left, int(Reason.PICKED), int(why), reason)
     if widen:
         _widen(parts, chunks, order, left, reason)
     return _selection(parts, scores, reason, budget)

@@ -50,8 +50,10 @@ def pick(
         for token in part:
             total += values[token]
         scored.append((-total, index))
-    for _, index in sorted(scored):
+    for score, index in sorted(scored):
         part = parts[index]
+        if score == 0:
+            continue
         if part[0] not in reasons and len(reasons) + len(part) > budget:
             continue
         reasons.update((token, "PICKED") for token in part if token not in reasons)

@@ -94,7 +94,8 @@ def expected(
     parts: PromptParts, scores: Scores, budget: int, *, neighbours: bool, widen: bool
 ) -> dict[int, str]:
     assert parts.spans is not None
-    values = [float(value) for value in scores.values]
+    # With room for all, all is kept, whatever it scores.
+    values = [float(value) if budget < parts.n else 1.0 for value in scores.values]
     spans = list(zip(parts.spans.start.tolist(), parts.spans.stop.tolist(), strict=True))
     result = naive.pick(parts.n, parts.document, values, budget, 32, neighbours)
     if widen and len(result) < budget:
@@ -179,12 +180,27 @@ def test_widening_ends_the_sentence() -> None:
 def test_equal_chunks_go_by_their_place() -> None:
     """An order that depends on the sort."""
     parts = parts_of(32 * 40)
-    values = np.zeros(parts.n)
-    values[3 + 32 * 30] = 1  # one is better than the rest, or they were flat
+    values = np.ones(parts.n)
+    values[3 + 32 * 30] = 2  # one is better than the rest, or they were flat
     found = chosen(parts, scores_of(values), keep=0.2, widen=False, neighbours=False)
     picked = found.kept[found.reasons == Reason.PICKED]
     n_chunks = (found.budget - parts.n_mandatory) // 32
     assert picked.tolist() == [*range(3, 3 + 32 * (n_chunks - 1)), *range(963, 995)]
+
+
+def test_chunks_that_score_nothing_are_not_taken() -> None:
+    """The document's beginning, which no one asked for, as large as the budget; and its time."""
+    parts = parts_of(4000)
+    values = np.zeros(parts.n)
+    values[[3 + 32 * 50, 3 + 32 * 70]] = [2.0, 1.0]
+    found = chosen(parts, scores_of(values), keep=0.5, widen=False)
+    chunks = [50, 51, 70, 71]
+    expected = [3 + 32 * chunk + i for chunk in chunks for i in range(32)]
+    assert found.kept[found.reasons != Reason.MANDATORY].tolist() == expected
+    assert found.budget > 10 * found.n_document
+    values[3 + 32 * 20] = -1.0  # whoever scores so has no nothing
+    below = chosen(parts, scores_of(values), keep=0.5, widen=False)
+    assert reasons_of(below)[3 + 32 * 20] == "PICKED"
 
 
 @pytest.mark.parametrize("n_tokens", [2, 20, 32])
