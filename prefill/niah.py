@@ -4,6 +4,8 @@ Two things are asked of a prompt that was cut: is the needle still there, and is
 The kinds differ in what ties question and needle: the same words (keyed), a key alone (reworded),
 knowledge (paraphrase), meaning (semantic); in how much looks like a needle; and in how many places
 matter (as in RULER). Common words cannot be counted in a part of a text: that kind has to fail.
+Nothing is hidden where a text itself is asked about: verses of the bundled one, and a source file
+that is made up.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import gzip
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from numpy.typing import NDArray
 from ..engine.errors import InputTooShort, InputUnreadable, UsageError
 from ..engine.tokenizer import Tokenizer
 from . import niah_texts as texts
+from .niah_code import CODE_KINDS, SOURCE_GAP, source_parts
 from .pipeline import Choice
 from .select import sentence_borders
 from .spans import TokenSpans
@@ -68,6 +72,11 @@ class Haystack:
     ----------
     text : repeated where a longer one is wanted
 
+    Attributes
+    ----------
+    n_tokens : of the text
+    tokenizer : of those tokens
+
     Raises
     ------
     InputTooShort : it has no two sentences
@@ -87,20 +96,58 @@ class Haystack:
         starts = np.append(spans.start, len(raw))[self._borders]
         self._pieces = [raw[a:b] for a, b in pairwise(starts.tolist())]
         self.n_tokens = int(ids.size)
+        self.tokenizer = tokenizer
 
-    def sentences(self, n_tokens: int, rng: np.random.Generator) -> tuple[list[str], list[int]]:
-        """Sentences in order from a random one on, of at most ``n_tokens``, and their tokens."""
-        sizes = np.diff(self._borders).tolist()
-        n_pieces = len(sizes)
+    def sentences(self, n_tokens: int, place: float) -> tuple[list[str], list[int]]:
+        """Sentences in order, of at most ``n_tokens``, and their tokens.
+
+        Parameters
+        ----------
+        place : of the first one, 0 to below 1: of those that have as much text behind them
+        """
         last = int(np.searchsorted(self._borders, self.n_tokens - n_tokens, "right"))
-        at = int(rng.integers(0, max(1, last)))
+        return self._from(int(place * max(1, last)), n_tokens)
+
+    def around(self, passage: str, n_tokens: int, depth: float) -> list[str]:
+        """Sentences of at most ``n_tokens``, with the one that holds a passage at a depth, 0 to 1.
+
+        Before the first sentence stands the last one.
+
+        Raises
+        ------
+        UsageError : the text is shorter than that
+        ValueError : no sentence holds the passage
+        """
+        if n_tokens > self.n_tokens:
+            raise UsageError(
+                f"the text that is asked about has {self.n_tokens} tokens",
+                remedy="give a smaller --context, or other --kinds",
+            )
+        wanted = passage.encode()
+        at = next((i for i, piece in enumerate(self._pieces) if wanted in piece), -1)
+        if at < 0:
+            raise ValueError(f"no sentence holds {passage!r}")
+        sizes = self._sizes
+        left = depth * (n_tokens - sizes[at])
+        while sizes[at - 1] <= left:
+            at -= 1
+            left -= sizes[at]
+        return self._from(at, n_tokens)[0]
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        sizes: list[int] = np.diff(self._borders).tolist()
+        return sizes
+
+    def _from(self, at: int, n_tokens: int) -> tuple[list[str], list[int]]:
+        """Sentences from one on, of at most ``n_tokens``, and their tokens."""
+        sizes, n_pieces = self._sizes, len(self._pieces)
         found: list[str] = []
         counts: list[int] = []
-        left = n_tokens
-        while sizes[at % n_pieces] <= left:
+        while sizes[at % n_pieces] <= n_tokens:
             found.append(self._pieces[at % n_pieces].decode("utf-8", "replace"))
             counts.append(sizes[at % n_pieces])
-            left -= counts[-1]
+            n_tokens -= counts[-1]
             at += 1
         return found, counts
 
@@ -225,8 +272,8 @@ _TASKS: dict[str, Callable[[np.random.Generator, int], _Task]] = {
     "multi-value": _many_values,
     "variables": _variables,
 }
-COMMON = "common-words"
-KINDS = (*_TASKS, COMMON)
+COMMON, VERSES, CODE = "common-words", "verses", "code"
+KINDS = (*_TASKS, COMMON, VERSES, CODE)
 
 
 class Probes:
@@ -267,15 +314,19 @@ class Probes:
         if kind == COMMON:
             return self._common_words(context, rng)
         # The turn of a question depends on the depth, too: not all of a row ask the same.
-        task = _TASKS[kind](rng, turn + round(7 * depth) * 5)
+        turn += round(7 * depth) * 5
+        if kind == VERSES:
+            return self._verses(context, depth, turn)
+        if kind == CODE:
+            return self._code(context, depth, rng, turn)
+        task = _TASKS[kind](rng, turn)
         room = context - task.n_predict - _MARGIN
         room -= self._count(" ".join(task.hidden), task.question, task.answer_begin)
-        sentences, sizes = self._haystack.sentences(max(0, room - 2 * len(task.hidden)), rng)
+        sentences, sizes = self._haystack.sentences(
+            max(0, room - 2 * len(task.hidden)), float(rng.random())
+        )
         if context < LEAST_CONTEXT or len(sentences) < 2:
-            raise UsageError(
-                f"a context of {context} tokens has no room for a haystack",
-                remedy=f"give {max(LEAST_CONTEXT, context - room + 128)} or more",
-            )
+            raise _no_room(context, room)
         depths = rng.random(len(task.hidden))
         if task.in_order:
             depths = np.sort(depth + depths * (1 - depth))
@@ -284,7 +335,7 @@ class Probes:
             kind=kind,
             context=context,
             depth=depth,
-            document=_hide(sentences, sizes, task.hidden, depths),
+            document=hide(sentences, sizes, task.hidden, depths),
             question=task.question,
             answer_begin=task.answer_begin,
             expected=task.expected,
@@ -325,8 +376,70 @@ class Probes:
             n_predict=_LONG,
         )
 
+    def _verses(self, context: int, depth: float, turn: int) -> Probe:
+        """The bundled text, from a place that puts what is asked for at the depth."""
+        verse = texts.VERSES[turn % len(texts.VERSES)]
+        room = context - _SHORT - _MARGIN - self._count("", verse.question, "")
+        if context < LEAST_CONTEXT:
+            raise _no_room(context, room)
+        return Probe(
+            kind=VERSES,
+            context=context,
+            depth=depth,
+            document="".join(self._bundled.around(verse.sentence, room, depth)).strip(),
+            question=verse.question,
+            answer_begin="",
+            expected=(verse.answer,),
+            needles=(verse.sentence,),
+            n_predict=_SHORT,
+        )
 
-def _hide(
+    @cached_property
+    def _bundled(self) -> Haystack:
+        return Haystack(bundled_text(), self._haystack.tokenizer)
+
+    def _code(self, context: int, depth: float, rng: np.random.Generator, turn: int) -> Probe:
+        """A source file that is made up; of one of its parts is asked."""
+        parts = source_parts(rng)
+        asked = next(part for part in parts if part.kind == CODE_KINDS[turn % len(CODE_KINDS)])
+        question, begin = asked.question, asked.answer_begin
+        room = context - _SHORT - _MARGIN - self._count(asked.text, question, begin)
+        around, sizes = [], []
+        bare = self._count("", "", "")
+        for part in parts:
+            if part is asked:
+                continue
+            size = self._count(part.text + SOURCE_GAP, "", "") - bare + 1
+            if size > room:
+                break
+            around.append(part.text)
+            sizes.append(size)
+            room -= size
+        if context < LEAST_CONTEXT or len(around) < 2:
+            raise _no_room(context, room)
+        borders = np.concatenate(([0], np.cumsum(sizes)))
+        around.insert(int(np.abs(borders - depth * borders[-1]).argmin()), asked.text)
+        return Probe(
+            kind=CODE,
+            context=context,
+            depth=depth,
+            document=SOURCE_GAP.join(around),
+            question=question,
+            answer_begin=begin,
+            expected=(asked.answer,),
+            needles=(asked.text,),
+            n_predict=_SHORT,
+        )
+
+
+def _no_room(context: int, room: int) -> UsageError:
+    return UsageError(
+        f"a context of {context} tokens has no room for a haystack",
+        remedy=f"give {max(LEAST_CONTEXT, context - room + 128)} or more",
+    )
+
+
+def hide(
     sentences: Sequence[str],
     sizes: Sequence[int],
     hidden: Sequence[str],
@@ -356,11 +469,18 @@ def needles_kept(probe: Probe, choice: Choice) -> float | None:
         return 1.0 if choice.is_whole else 0.0
     n_kept = 0
     for needle in probe.needles:
-        raw = needle.encode()
-        at = spans.text.find(raw)
-        tokens = spans.tokens_of(np.array([[at, at + len(raw)]], np.int64))
-        n_kept += int(at >= 0 and np.isin(tokens, choice.kept).all())
+        tokens = tokens_of(needle, spans)
+        n_kept += int(tokens.size > 0 and np.isin(tokens, choice.kept).all())
     return n_kept / len(probe.needles)
+
+
+def tokens_of(needle: str, spans: TokenSpans) -> NDArray[np.int32]:
+    """The tokens that a text has of a needle, int32 [n], where it stands first; none: nowhere."""
+    raw = needle.encode()
+    at = spans.text.find(raw)
+    if at < 0:
+        return np.empty(0, np.int32)
+    return spans.tokens_of(np.array([[at, at + len(raw)]], np.int64))
 
 
 def recall(probe: Probe, answer: str) -> float:

@@ -65,13 +65,14 @@ COMMON_WORDS = (
 
 
 class Fact(NamedTuple):
-    """A sentence, a question that shares no word of content with it, and a word of the answer."""
+    """A sentence, a question, and a word of the answer."""
 
     sentence: str
     question: str
     answer: str
 
 
+# No question shares a word of content with its sentence.
 FACTS = tuple(
     Fact(*fact)
     for fact in (
@@ -194,6 +195,164 @@ FACTS = tuple(
             "A stork nests on the chimney of the post office.",
             "Which creature lives above the place where letters are sent?",
             "stork",
+        ),
+    )
+)
+
+# Of the bundled text: a passage that stands there once and inside a sentence, a question in other
+# words, and a name or a word of the answer.
+VERSES = tuple(
+    Fact(*fact)
+    for fact in (
+        (
+            "but the name of that city was called Luz at the first",
+            "What was Bethel called before it got that name?",
+            "Luz",
+        ),
+        (
+            "The name of the first is Pison: that is it which compasseth the whole land of Havilah",
+            "Which river flows around the land of Havilah?",
+            "Pison",
+        ),
+        (
+            "upon the mountains of Ararat",
+            "On which mountains did Noah's ark come to rest?",
+            "Ararat",
+        ),
+        (
+            "is the name of it called Babel; because the LORD did there confound the language",
+            "What was the city called where people could no longer understand each other?",
+            "Babel",
+        ),
+        (
+            "And Noah began to be an husbandman, and he planted a vineyard",
+            "What did Noah plant when he became a farmer?",
+            "vineyard",
+        ),
+        (
+            "behold behind him a ram caught in a thicket by his horns",
+            "Which animal did Abraham find to sacrifice instead of his son?",
+            "ram",
+        ),
+        (
+            "And Rebekah had a brother, and his name was Laban",
+            "Who was Rebekah's brother?",
+            "Laban",
+        ),
+        (
+            "Then Jacob gave Esau bread and pottage of lentiles",
+            "What did Esau get to eat for his birthright?",
+            "pottage",
+        ),
+        (
+            "behold a ladder set up on the earth, and the top of it reached to heaven",
+            "What did Jacob see in his dream that led up to the sky?",
+            "ladder",
+        ),
+        (
+            "But Deborah Rebekah's nurse died",
+            "Who was the nurse of Rebekah?",
+            "Deborah",
+        ),
+        (
+            "that she called his name Benoni: but his father called him Benjamin",
+            "What did Rachel call Benjamin when she was dying?",
+            "Benoni",
+        ),
+        (
+            "and killed a kid of the goats, and dipped the coat in the blood",
+            "Which animal was killed to put blood on Joseph's clothes?",
+            "goat",
+        ),
+        (
+            "And Pharaoh called Joseph's name Zaphnathpaaneah",
+            "What new name did Joseph get from Pharaoh?",
+            "Zaphnathpaaneah",
+        ),
+        (
+            "And Joseph called the name of the firstborn Manasseh",
+            "What was Joseph's eldest son called?",
+            "Manasseh",
+        ),
+        (
+            "And put my cup, the silver cup, in the sack's mouth of the youngest",
+            "What was hidden in the bag of the youngest brother?",
+            "cup",
+        ),
+        (
+            "she took for him an ark of bulrushes, and daubed it with slime and with pitch",
+            "Of which plants was the little boat made for the baby?",
+            "bulrush",
+        ),
+        (
+            "and he gave Moses Zipporah his daughter",
+            "Whom did Moses marry?",
+            "Zipporah",
+        ),
+        (
+            "And she bare him a son, and he called his name Gershom",
+            "What did Moses call his son?",
+            "Gershom",
+        ),
+        (
+            "took him Jochebed his father's sister to wife; and she bare him Aaron and Moses",
+            "Who was the mother of Aaron and Moses?",
+            "Jochebed",
+        ),
+        (
+            "And Miriam the prophetess, the sister of Aaron, took a timbrel in her hand",
+            "Which instrument did Aaron's sister play?",
+            "timbrel",
+        ),
+        (
+            "Elim, where were twelve wells of water, and threescore and ten palm trees",
+            "At which place were there many palms and a dozen wells?",
+            "Elim",
+        ),
+        (
+            "And Moses built an altar, and called the name of it Jehovahnissi",
+            "What name did Moses give to his altar?",
+            "Jehovahnissi",
+        ),
+        (
+            "And ye shall take a bunch of hyssop, and dip it in the blood",
+            "Which plant was used to put the blood on the doors?",
+            "hyssop",
+        ),
+        (
+            "Therefore the name of the city was called Zoar",
+            "Which little city did Lot flee to?",
+            "Zoar",
+        ),
+        (
+            "But his wife looked back from behind him, and she became a pillar of salt",
+            "What happened to Lot's wife when she turned around?",
+            "salt",
+        ),
+        (
+            "and the steward of my house is this Eliezer of Damascus",
+            "From which town came Abram's servant Eliezer?",
+            "Damascus",
+        ),
+        (
+            "And Melchizedek king of Salem brought forth bread and wine",
+            "Which king offered bread and wine?",
+            "Melchizedek",
+        ),
+        (
+            "and, lo, in her mouth was an olive leaf pluckt off",
+            "What did the dove bring back to Noah?",
+            "olive",
+        ),
+        (
+            "Make thee an ark of gopher wood",
+            "Of what kind of wood was the ark to be built?",
+            "gopher",
+        ),
+        (
+            "of which the name of the one was Shiphrah, and the name of the other Puah",
+            "What were the two Hebrew midwives called?",
+            "Shiphrah",
         ),
     )
 )
