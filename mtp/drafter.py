@@ -205,10 +205,20 @@ class MtpDrafter:
         self._n_seen = 0
         self._text[self._n : self._n + n_new] = ids
         self._n += n_new
+        # A draft takes in the few tokens that came since the last one. Were a whole prompt among
+        # them, it would seem to take long, and a pacer would not ask for another.
+        self._take_in(_FEW if is_round or n_new == 1 else 1)
+
+    def _take_in(self, least: int) -> None:
+        """Make the entries of all tokens whose hidden states are known, if ``least`` wait."""
         # the token behind a full context has no entry
-        while min(self._n, self._n_known + 1, self.n_ctx) - self._n_cached >= BATCH:
-            self._run(self._n_cached, BATCH, 0)
-            self._n_cached += BATCH
+        stop = min(self._n, self._n_known + 1, self.n_ctx)
+        if stop - self._n_cached < least:
+            return
+        while self._n_cached < stop:
+            n = min(BATCH, stop - self._n_cached)
+            self._run(self._n_cached, n, 0)
+            self._n_cached += n
 
     def _check_tokens(self, ids: NDArray[np.int64]) -> None:
         n_vocab = self.head.params.n_vocab
