@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,9 @@ from .options import CTX_MOST, numbers
 from .prompt import PromptRequest, read_prompt
 
 if TYPE_CHECKING:
-    from ..prefill.niah import Probe
+    from ..engine.chat import ChatTemplate
+    from ..engine.tokenizer import Tokenizer
+    from ..prefill.niah import Haystack, Probe
     from ..prefill.pipeline import Settings
     from .output import Output
     from .prefill_asking import AnswerRequest, Asked
@@ -142,29 +144,14 @@ def make_tasks(
     InputTooShort : there are no sentences in it
     UsageError : a context that is too short
     """
-    from ..prefill.niah import Haystack, Probes, bundled_text
+    from ..prefill.niah import Probes
     from .prefill_asking import AnswerRequest
-    from .prefill_prompt import MOST_BYTES, Ask, find_template
+    from .prefill_prompt import Ask, find_template
 
     tokenizer = target.tokenizer
     template = None if raw else find_template(target)
-    if request.haystack is None:
-        text = bundled_text()
-    else:
-        asked = PromptRequest(None, request.haystack, False, None, False)
-        text = read_prompt(asked, MOST_BYTES, out)
-    haystack = Haystack(text, tokenizer)
-    if haystack.n_tokens < max(request.contexts):
-        out.warn(
-            f"the haystack has {haystack.n_tokens} tokens: for longer prompts it is repeated, "
-            "which makes needles easier to find"
-        )
-    around = Ask(tokenizer, template, "x", "x").ids().size
-
-    def count(*pieces: str) -> int:
-        return int(around) + sum(tokenizer.encode(piece).size for piece in pieces)
-
-    probes = Probes(haystack, count, target.sampling.seed)
+    haystack = read_haystack(request.haystack, tokenizer, max(request.contexts), out)
+    probes = Probes(haystack, counter(tokenizer, template), target.sampling.seed)
     tasks = []
     for kind in request.kinds:
         for context in request.contexts:
@@ -181,6 +168,42 @@ def make_tasks(
                     answer = AnswerRequest(target, n, draft_max, ask.begin().size)
                     tasks.append(Task(probe, ask, answer))
     return tasks
+
+
+def read_haystack(name: str | None, tokenizer: Tokenizer, n_tokens: int, out: Output) -> Haystack:
+    """Read a haystack, and warn where it has fewer than ``n_tokens``; None: the bundled one.
+
+    Raises
+    ------
+    InputUnreadable, InputEmpty, ... : the file
+    InputTooShort : there are no sentences in it
+    """
+    from ..prefill.niah import Haystack, bundled_text
+    from .prefill_prompt import MOST_BYTES
+
+    if name is None:
+        text = bundled_text()
+    else:
+        text = read_prompt(PromptRequest(None, name, False, None, False), MOST_BYTES, out)
+    haystack = Haystack(text, tokenizer)
+    if haystack.n_tokens < n_tokens:
+        out.warn(
+            f"the haystack has {haystack.n_tokens} tokens: for longer prompts it is repeated, "
+            "which makes needles easier to find"
+        )
+    return haystack
+
+
+def counter(tokenizer: Tokenizer, template: ChatTemplate | None) -> Callable[[str, str, str], int]:
+    """What counts the tokens of a prompt of (document, question, beginning of the answer)."""
+    from .prefill_prompt import Ask
+
+    around = int(Ask(tokenizer, template, "x", "x").ids().size)
+
+    def count(*pieces: str) -> int:
+        return around + sum(tokenizer.encode(piece).size for piece in pieces)
+
+    return count
 
 
 def measure(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated
 
 import typer
 
 from ..engine.errors import UsageError
-from . import niah_run, options, run_options
+from . import calibrate_run, niah_run, options, run_options
 from .mtp_drafting import DrafterKind, DraftRequest, Verify
 from .output import Output
 from .prefill_models import ScoreRequest, ScorerKind
@@ -181,7 +181,8 @@ def command(
             "--repeat",
             min=1,
             metavar="K",
-            help="Turns of --compare, and prompts a cell of --niah; 1 by default.",
+            help="Turns of --compare, and prompts a cell of --niah, 1 by default; documents of "
+            f"--calibrate, {calibrate_run.N_DOCUMENTS} by default.",
         ),
     ] = None,
     niah: Annotated[
@@ -197,7 +198,8 @@ def command(
         typer.Option(
             "--context",
             metavar="N,...",
-            help=f"Of --niah: tokens of prompt and answer; {niah_run.CONTEXTS} by default.",
+            help=f"Of --niah: tokens of prompt and answer; {niah_run.CONTEXTS} by default. Of "
+            f"--calibrate: tokens of a prompt; {calibrate_run.CONTEXT} by default.",
         ),
     ] = None,
     depths: Annotated[
@@ -218,7 +220,11 @@ def command(
     ] = None,
     haystack: Annotated[
         str | None,
-        typer.Option("--haystack", metavar="FILE", help="Of --niah: a text; a bundled one else."),
+        typer.Option(
+            "--haystack",
+            metavar="FILE",
+            help="Of --niah and --calibrate: a text; a bundled one else.",
+        ),
     ] = None,
     no_full: Annotated[
         bool, typer.Option("--no-full", help="Of --niah: do not read the prompts in full, too.")
@@ -230,6 +236,31 @@ def command(
             metavar="FIGURE",
             help="Of --niah: draw maps by depth and context into a .png or .svg file (needs "
             "draftsmith[plot]).",
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="Find the heads that retrieve in place of answering, and write them down for "
+            "later calls. Takes minutes.",
+        ),
+    ] = False,
+    n_layers: Annotated[
+        int | None,
+        typer.Option(
+            "--layers",
+            min=1,
+            metavar="N",
+            help="Of --calibrate: look at the first N layers; two thirds by default.",
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            metavar="FILE.json",
+            help="Of --calibrate: the file to write; by default one that later calls find.",
         ),
     ] = None,
     show_kept: Annotated[
@@ -269,9 +300,10 @@ def command(
     the reason is said.
     """
     out = Output.from_options(json=json, csv=False, no_header=False, quiet=quiet)
-    if repeat is not None and not compare and not niah:
+    if repeat is not None and not (compare or niah or calibrate):
         raise UsageError(
-            "--repeat is for --compare and --niah", remedy="give one of them too, or neither"
+            "--repeat is for --compare, --niah and --calibrate",
+            remedy="give one of them too, or leave it out",
         )
     if keep == 0:
         raise UsageError("--keep 0 keeps nothing", remedy="give a share above 0, and at most 1")
@@ -298,19 +330,19 @@ def command(
         min_p=min_p,
         repeat_penalty=repeat_penalty,
         repeat_last_n=repeat_last_n,
-        seed=0 if niah and seed < 0 else seed,
+        seed=0 if (niah or calibrate) and seed < 0 else seed,
         ignore_eos=ignore_eos,
         n_batch=n_batch,
         n_threads=threads,
     )
+    only_calibrate = {"--layers": n_layers, "--output": output}
     only_niah = {
-        "--context": context,
         "--depths": depths,
         "--kinds": kinds,
-        "--haystack": haystack,
         "--plot": plot,
         "--no-full": no_full or None,
     }
+    of_both = {"--context": context, "--haystack": haystack}
     asked = None
     if niah:
         asked = niah_run.NiahRequest.from_options(
@@ -339,6 +371,23 @@ def command(
     )
     request.score.check()
     _check_draft(draft, draft_max)
+    if calibrate:
+        _check_calibrate(request, only_niah)
+        return partial(
+            calibrate_run.run_calibrate,
+            calibrate_run.CalibrateRequest.from_options(
+                run,
+                raw=raw,
+                repeat=repeat,
+                context=context,
+                haystack=haystack,
+                n_layers=n_layers,
+                window=window,
+                output=output,
+            ),
+            out,
+        )
+    _check_unused(only_calibrate, "--calibrate")
     if one_pass and decode_drafter.has_mtp:
         raise UsageError(
             "with --one-pass an MTP head does not see the prompt",
@@ -347,15 +396,23 @@ def command(
     if niah:
         _check_niah(request)
         return partial(run_niah, request, out)
-    for name, value in only_niah.items():
-        if value is not None:
-            raise UsageError(f"{name} is for --niah", remedy="give --niah too, or leave it out")
+    _check_unused(only_niah, "--niah")
+    _check_unused(of_both, "--niah or --calibrate")
     request.ask.check()
     return partial(run_prefill, request, out)
 
 
-def _check_niah(request: Request) -> None:
-    """Refuse options that --niah has no use for."""
+def _check_unused(values: Mapping[str, object], wanted: str) -> None:
+    """Refuse options of something that is not asked for."""
+    for name, value in values.items():
+        if value is not None:
+            raise UsageError(
+                f"{name} is for {wanted}", remedy=f"give {wanted} too, or leave it out"
+            )
+
+
+def _check_niah(request: Request, what: str = "--niah") -> None:
+    """Refuse options that what brings its own prompts has no use for."""
     ask = request.ask
     for name, given in (
         ("-f", ask.file is not None),
@@ -367,7 +424,25 @@ def _check_niah(request: Request) -> None:
         ("--show-kept", request.show_kept),
     ):
         if given:
-            raise UsageError(f"--niah brings its own prompts: {name}", remedy=f"leave out {name}")
+            raise UsageError(f"{what} brings its own prompts: {name}", remedy=f"leave out {name}")
+
+
+def _check_calibrate(request: Request, only_niah: Mapping[str, object]) -> None:
+    """Refuse options that --calibrate has no use for."""
+    _check_niah(request, "--calibrate")
+    score = request.score
+    for name, given in (
+        ("--niah", request.niah is not None),
+        ("--heads", score.heads is not None),
+        ("--calibration", score.calibration is not None),
+        ("--drafter", score.drafter is not None),
+        ("--one-pass", score.one_pass),
+        ("--memory-limit", request.memory_limit is not None),
+        ("--decode-drafter", request.draft.kind is not DrafterKind.NONE),
+        *((name, value is not None) for name, value in only_niah.items()),
+    ):
+        if given:
+            raise UsageError(f"{name} is not for --calibrate", remedy="leave one of them out")
 
 
 def _check_draft(draft: DraftRequest, draft_max: int | None) -> None:

@@ -326,7 +326,7 @@ class Probes:
             max(0, room - 2 * len(task.hidden)), float(rng.random())
         )
         if context < LEAST_CONTEXT or len(sentences) < 2:
-            raise _no_room(context, room)
+            raise no_room(context, room)
         depths = rng.random(len(task.hidden))
         if task.in_order:
             depths = np.sort(depth + depths * (1 - depth))
@@ -381,7 +381,7 @@ class Probes:
         verse = texts.VERSES[turn % len(texts.VERSES)]
         room = context - _SHORT - _MARGIN - self._count("", verse.question, "")
         if context < LEAST_CONTEXT:
-            raise _no_room(context, room)
+            raise no_room(context, room)
         return Probe(
             kind=VERSES,
             context=context,
@@ -416,7 +416,7 @@ class Probes:
             sizes.append(size)
             room -= size
         if context < LEAST_CONTEXT or len(around) < 2:
-            raise _no_room(context, room)
+            raise no_room(context, room)
         borders = np.concatenate(([0], np.cumsum(sizes)))
         around.insert(int(np.abs(borders - depth * borders[-1]).argmin()), asked.text)
         return Probe(
@@ -432,7 +432,8 @@ class Probes:
         )
 
 
-def _no_room(context: int, room: int) -> UsageError:
+def no_room(context: int, room: int) -> UsageError:
+    """The error for a context that lacks room; ``room`` is what it has, and may be below 0."""
     return UsageError(
         f"a context of {context} tokens has no room for a haystack",
         remedy=f"give {max(LEAST_CONTEXT, context - room + 128)} or more",
