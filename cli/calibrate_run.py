@@ -232,7 +232,7 @@ def _calibration(heads: Any, rule: AttentionRule, target: Target) -> Calibration
     metadata = target.metadata
     params = read_params(metadata, target.tokenizer.n_vocab)
     return Calibration(
-        model=metadata.text("general.name") or metadata.path.stem,
+        model=metadata.path.stem,
         vocabulary=target.tokenizer.fingerprint.hex(),
         n_layers=params.n_layers,
         n_embd=params.n_embd,
