@@ -205,6 +205,7 @@ class Pacer:
         verify_ns : time of the forward pass and the sampling
         draft_ns : time that the drafter took; None where it was not called
         """
+        self.count(n_verified, _n_alike(draft[:n_verified], tokens))
         if self._fixed:
             return
         record = self._record
@@ -222,6 +223,13 @@ class Pacer:
             self._expected_record, self._expected_confidences = record, self._confidences
         self._score(tokens)
         self._n_asked, self._confidences = 0, ()
+
+    def count(self, n_verified: int, n_stand: int) -> None:
+        """Hear of a round's draft how much was evaluated and how much stands; for those who count.
+
+        Only here is it known which drafted tokens were evaluated, and the drafter still knows the
+        draft, for it was not asked for another.
+        """
 
     def _record_of(self, origin: str) -> TrackRecord:
         if origin not in self._records:
@@ -399,7 +407,7 @@ class Pacer:
         return n
 
 
-def n_alike(draft: Sequence[int], tokens: Sequence[int]) -> int:
+def _n_alike(draft: Sequence[int], tokens: Sequence[int]) -> int:
     """How many drafted tokens, from the first on, are those of the text."""
     n = 0
     while n < min(len(draft), len(tokens)) and draft[n] == tokens[n]:

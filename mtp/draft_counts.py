@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from ..engine.pacer import Pacer, n_alike
+from ..engine.pacer import Pacer
 
 
 class CountingPacer(Pacer):
     """A pacer that also counts drafted and accepted tokens by origin and position.
 
-    It sits where the loop says which drafted tokens were evaluated: those alone are counted.
+    Only those that were evaluated are counted.
 
     Parameters
     ----------
@@ -38,25 +38,13 @@ class CountingPacer(Pacer):
         """Forget what was counted; what was learnt of costs and acceptance stays."""
         self.positions: dict[str, tuple[list[int], list[int]]] = {}
 
-    def observe(
-        self,
-        draft: Sequence[int],
-        n_verified: int,
-        tokens: Sequence[int],
-        *,
-        verify_ns: int,
-        draft_ns: int | None,
-    ) -> None:
-        """See ``Pacer``; the drafter still knows the draft, for it was not asked for another."""
-        if n_verified:
-            self._count(draft[:n_verified], tokens)
-        super().observe(draft, n_verified, tokens, verify_ns=verify_ns, draft_ns=draft_ns)
-
-    def _count(self, draft: Sequence[int], tokens: Sequence[int]) -> None:
+    def count(self, n_verified: int, n_stand: int) -> None:
+        """See ``Pacer``."""
+        if not n_verified:
+            return
         drafted, accepted = self.positions.setdefault(self._origin(), ([], []))
         for counts in (drafted, accepted):
-            counts.extend([0] * (len(draft) - len(counts)))
-        n_stand = n_alike(draft, tokens)
-        for i in range(len(draft)):
+            counts.extend([0] * (n_verified - len(counts)))
+        for i in range(n_verified):
             drafted[i] += 1
             accepted[i] += i < n_stand

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..engine.pacer import Pacer, n_alike
+from ..engine.pacer import Pacer
 from .drafter import NgramDrafter
 from .replay import SOURCES
 from .tables import SIZES
@@ -13,7 +11,7 @@ from .tables import SIZES
 class OriginPacer(Pacer):
     """A pacer that also counts drafted and accepted tokens by their origin.
 
-    It sits where the loop says which drafted tokens were evaluated: those alone are counted.
+    Only those that were evaluated are counted.
 
     Parameters
     ----------
@@ -31,19 +29,9 @@ class OriginPacer(Pacer):
         self.by_source = {source: [0, 0] for source in SOURCES}
         self.by_size = {size: [0, 0] for size in range(1, SIZES + 1)}
 
-    def observe(
-        self,
-        draft: Sequence[int],
-        n_verified: int,
-        tokens: Sequence[int],
-        *,
-        verify_ns: int,
-        draft_ns: int | None,
-    ) -> None:
-        """See ``Pacer``; the drafter still knows the draft, for it was not asked for another."""
-        n_equal = n_alike(draft[:n_verified], tokens)
+    def count(self, n_verified: int, n_stand: int) -> None:
+        """See ``Pacer``."""
         for i, (source, size) in enumerate(self._drafter.origins(n_verified)):
             for counts in (self.by_source[source], self.by_size[size]):
                 counts[0] += 1
-                counts[1] += i < n_equal
-        super().observe(draft, n_verified, tokens, verify_ns=verify_ns, draft_ns=draft_ns)
+                counts[1] += i < n_stand
