@@ -74,7 +74,7 @@ def command(
     draft_fixed: run_options.DraftFixed = False,
     n_predict: run_options.NPredict = -1,
     n_ctx: run_options.CtxSize = 0,
-    temperature: run_options.Temperature = 0.8,
+    temperature: run_options.Temperature = run_options.TEMPERATURE,
     top_k: run_options.TopK = 40,
     top_p: run_options.TopP = 0.95,
     min_p: run_options.MinP = 0.05,

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 TURNS, SUITE_TURNS = 3, 1
 DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
-TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True)
@@ -85,19 +84,8 @@ def command(
     chat: run_options.Chat = False,
     system: run_options.System = None,
     escape: options.Escape = False,
-    static: Annotated[
-        str | None,
-        typer.Option("-lcs", "--lookup-cache-static", metavar="CACHE", help="Static n-gram cache."),
-    ] = None,
-    dynamic: Annotated[
-        str | None,
-        typer.Option(
-            "-lcd",
-            "--lookup-cache-dynamic",
-            metavar="CACHE",
-            help="Dynamic n-gram cache; not written.",
-        ),
-    ] = None,
+    static: run_options.StaticCache = None,
+    dynamic: run_options.DynamicCacheRead = None,
     draft_max: Annotated[
         str | None,
         typer.Option(
@@ -158,7 +146,8 @@ def command(
             "--temperature",
             min=0.0,
             metavar="T",
-            help=f"Temperature; 0: the likeliest token; {TEMPERATURE} by default, with --suite 0.",
+            help="Temperature; 0: the likeliest token; "
+            f"{run_options.TEMPERATURE} by default, with --suite 0.",
         ),
     ] = None,
     top_k: run_options.TopK = 40,
@@ -229,7 +218,7 @@ def command(
             remedy="leave out -p, -f, --chat, -sys and -e",
         )
     if temperature is None:
-        temperature = 0.0 if suite else TEMPERATURE
+        temperature = 0.0 if suite else run_options.TEMPERATURE
     run = RunRequest(
         model=model,
         n_ctx=n_ctx,

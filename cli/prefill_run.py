@@ -19,7 +19,6 @@ from .prefill_work import Request, run_niah, run_prefill
 from .session import RunRequest
 
 KEEP, MIN_TOKENS = 0.1, 1024
-TEMPERATURE = 0.8
 DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
 
 
@@ -140,19 +139,8 @@ def command(
         str | None,
         typer.Option("--mtp-head", metavar="FILE", help="The MTP head, as in mtp-run."),
     ] = None,
-    static: Annotated[
-        str | None,
-        typer.Option("-lcs", "--lookup-cache-static", metavar="CACHE", help="Static n-gram cache."),
-    ] = None,
-    dynamic: Annotated[
-        str | None,
-        typer.Option(
-            "-lcd",
-            "--lookup-cache-dynamic",
-            metavar="CACHE",
-            help="Dynamic n-gram cache; not written.",
-        ),
-    ] = None,
+    static: run_options.StaticCache = None,
+    dynamic: run_options.DynamicCacheRead = None,
     draft_max: Annotated[
         int | None,
         typer.Option(
@@ -276,8 +264,8 @@ def command(
             "--temperature",
             min=0.0,
             metavar="T",
-            help=f"Temperature; 0: the likeliest token; {TEMPERATURE} by default, with --compare "
-            "and --niah 0.",
+            help="Temperature; 0: the likeliest token; "
+            f"{run_options.TEMPERATURE} by default, with --compare and --niah 0.",
         ),
     ] = None,
     top_k: run_options.TopK = 40,
@@ -319,7 +307,7 @@ def command(
         verify=Verify.MATCH,
     )
     if temperature is None:
-        temperature = 0.0 if compare or niah else TEMPERATURE
+        temperature = 0.0 if compare or niah else run_options.TEMPERATURE
     run = RunRequest(
         model=model,
         n_ctx=n_ctx,

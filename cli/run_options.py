@@ -72,6 +72,19 @@ NPredict = Annotated[
         help="Tokens to generate; -1, the default: until the model ends or the context is full.",
     ),
 ]
+StaticCache = Annotated[
+    str | None,
+    typer.Option("-lcs", "--lookup-cache-static", metavar="CACHE", help="Static n-gram cache."),
+]
+DynamicCacheRead = Annotated[
+    str | None,
+    typer.Option(
+        "-lcd",
+        "--lookup-cache-dynamic",
+        metavar="CACHE",
+        help="Dynamic n-gram cache; not written.",
+    ),
+]
 DraftMax = Annotated[
     int,
     typer.Option(
@@ -92,6 +105,7 @@ DraftFixed = Annotated[
         "drafts get shorter, or stop, where measured times and acceptance say so.",
     ),
 ]
+TEMPERATURE = 0.8  # llama.cpp's default
 Temperature = Annotated[
     float,
     typer.Option(
