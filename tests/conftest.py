@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from draftsmith.cli import stream
 from draftsmith.cli.main import main
 from draftsmith.engine.errors import ModelUnknown
+from draftsmith.engine.model import Model, load_model
 from draftsmith.engine.models import resolve_model
 
+Load = Callable[..., Model]
 GOLDEN = Path(__file__).parent / "golden"
 # Settings of the person who runs the tests must not change what is tested.
 FOREIGN = ("LLAMA_ARG_", "DRAFTSMITH_DEBUG", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
@@ -82,3 +85,33 @@ def smollm2() -> Path:
 def golden() -> Path:
     """The folder of recorded texts and results."""
     return GOLDEN
+
+
+@pytest.fixture
+def load() -> Iterator[Load]:
+    """``load_model``, on one thread, closed afterwards."""
+    models = []
+
+    def run(path: Path, n_threads: int = 1) -> Model:
+        models.append(load_model(path, n_threads=n_threads))
+        return models[-1]
+
+    yield run
+    for model in models:
+        model.close()
+
+
+@pytest.fixture
+def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """interrupt_after(n): from now on Ctrl-C comes with a text's n-th token, and each behind it."""
+    add = stream.TextPrinter.add
+
+    def set_up(n_tokens: int) -> None:
+        def add_and_interrupt(printer: stream.TextPrinter, ids: list[int], n: int) -> None:
+            add(printer, ids, n)
+            if len(printer.tokens) >= n_tokens:
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(stream.TextPrinter, "add", add_and_interrupt)
+
+    return set_up

@@ -392,18 +392,11 @@ def test_compare_fills_the_context(run: Run) -> None:
 # --- interruptions --------------------------------------------------------------------------------
 
 
-def test_interrupted(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted(run: Run, tmp_path: Path, interrupt_after: Callable[[int], None]) -> None:
     """Ctrl-C that loses what was generated so far, or that a script takes for success."""
     path = tmp_path / "x.lcd"
-    add = stream.TextPrinter.add
-
-    def add_and_interrupt(printer: stream.TextPrinter, ids: list[int], n: int) -> None:
-        add(printer, ids, n)
-        if len(printer.tokens) >= 7:
-            signal.raise_signal(signal.SIGINT)
-
     whole = run("-p", "the cat", "-n", "30", "--json").record["tokens"]
-    monkeypatch.setattr(stream.TextPrinter, "add", add_and_interrupt)
+    interrupt_after(7)
     done = run("-p", "the cat", "-n", "30", "-lcd", path, "--json", "-q")
     assert (done.status, done.stderr) == (ExitStatus.INTERRUPTED, INTERRUPTED)
     assert done.record["stop_reason"] == "interrupted"

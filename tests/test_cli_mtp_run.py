@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -235,16 +234,9 @@ def test_what_the_head_sees_of_a_started_prompt(run: Run) -> None:
     assert 0 < alone["drafted_by_position"][2] < alone["drafted_by_position"][0]
 
 
-def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted(run: Run, interrupt_after: Callable[[int], None]) -> None:
     """Ctrl-C that loses what was generated so far, or that a script takes for success."""
-    add = stream.TextPrinter.add
-
-    def add_and_interrupt(printer: stream.TextPrinter, ids: list[int], n: int) -> None:
-        add(printer, ids, n)
-        if len(printer.tokens) >= 7:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(stream.TextPrinter, "add", add_and_interrupt)
+    interrupt_after(7)
     done = run("-p", "the cat", "-n", "30", "--json", "-q")
     assert (done.status, done.stderr) == (ExitStatus.INTERRUPTED, INTERRUPTED)
     assert 7 <= done.record["n_predict"] < 30

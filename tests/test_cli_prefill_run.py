@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import toy_model
 from conftest import Done
-from draftsmith.cli import prefill_models, stream
+from draftsmith.cli import prefill_models
 from draftsmith.cli.prefill_models import ScorerKind, parse_heads
 from draftsmith.cli.prefill_options import parse_bytes
 from draftsmith.engine import chat, chat_worker, host
@@ -561,16 +560,9 @@ def test_until_the_context_is_full(run: Run) -> None:
     assert record["n_prompt"] + record["n_predict"] == 2001
 
 
-def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted(run: Run, interrupt_after: Callable[[int], None]) -> None:
     """Ctrl-C that loses what was generated so far, or that a script takes for success."""
-    add = stream.TextPrinter.add
-
-    def add_and_interrupt(printer: stream.TextPrinter, ids: list[int], n: int) -> None:
-        add(printer, ids, n)
-        if len(printer.tokens) >= 3:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(stream.TextPrinter, "add", add_and_interrupt)
+    interrupt_after(3)
     done = run(*LEXICAL, "--json", "-q")
     assert (done.status, done.stderr) == (ExitStatus.INTERRUPTED, INTERRUPTED)
     assert done.record["n_predict"] == 3

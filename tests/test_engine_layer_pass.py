@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Load
 from draftsmith.engine.errors import UsageError
 from draftsmith.engine.layer_pass import LayerPass, Look
-from draftsmith.engine.model import Model, Taps, load_model
+from draftsmith.engine.model import Taps
 from naive_attention import MaskedModel, window_mask
 from numpy.typing import NDArray
 from toy_model import write_model
-
-Load = Callable[..., Model]
 
 N_VOCAB = 400
 SIDES = (False, True)
@@ -27,20 +25,6 @@ KINDS = {
 
 def tokens(n: int, seed: int = 2) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(0, N_VOCAB, n)
-
-
-@pytest.fixture
-def load() -> Iterator[Load]:
-    """``load_model``, on one thread, closed afterwards."""
-    models = []
-
-    def run(path: Path, n_threads: int = 1) -> Model:
-        models.append(load_model(path, n_threads=n_threads))
-        return models[-1]
-
-    yield run
-    for model in models:
-        model.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Load
 from draftsmith.engine.errors import DraftsmithError, ModelDamaged, ModelUnsupported, UsageError
 from draftsmith.engine.kv_cache import KvCache
 from draftsmith.engine.model import Model, Pass, Taps, load_model
@@ -25,8 +26,6 @@ from toy_model import (
     write_model,
 )
 
-Load = Callable[..., Model]
-
 N_VOCAB = 400  # the toy vocabularies hold some more
 # A type of each kind of packed matrix.
 FORMS = ("F32", "F16", "BF16", "Q4_1", "Q4_K", "Q8_0", "Q6_K")
@@ -35,20 +34,6 @@ FLOAT_CASES = [name for name in CASES if not set(name.split()) & {*WEIGHT_TYPES,
 
 def tokens(n: int, seed: int = 2) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(0, N_VOCAB, n)
-
-
-@pytest.fixture
-def load() -> Iterator[Load]:
-    """``load_model``, on one thread, closed afterwards."""
-    models = []
-
-    def run(path: Path, n_threads: int = 1) -> Model:
-        models.append(load_model(path, n_threads=n_threads))
-        return models[-1]
-
-    yield run
-    for model in models:
-        model.close()
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Load
 from draftsmith.engine.errors import UsageError
 from draftsmith.engine.layer_pass import LayerPass
-from draftsmith.engine.model import Model, Taps, load_model
+from draftsmith.engine.model import Model, Taps
 from draftsmith.prefill.attention import AttentionRule, AttentionScorer, Head
 from draftsmith.prefill.blocksparse import BlockRule
 from draftsmith.prefill.prompt_parts import PromptParts
@@ -22,8 +22,6 @@ from naive_attention import MaskedModel, pooled, weights_of, window_mask
 from naive_model import Reals
 from numpy.typing import NDArray
 from toy_model import SMALL, write_model
-
-Load = Callable[..., Model]
 
 N = 330
 QUESTION = (300, 321)
@@ -40,20 +38,6 @@ HEADS = (
 def parts_of(n: int = N, seed: int = 2, **changes: Any) -> PromptParts:
     ids = np.random.default_rng(seed).integers(0, 400, n).astype(np.int32)
     return replace(PromptParts(ids, QUESTION, DOCUMENT), **changes)
-
-
-@pytest.fixture
-def load() -> Iterator[Load]:
-    """``load_model``, on one thread, closed afterwards."""
-    models = []
-
-    def run(path: Path, n_threads: int = 1) -> Model:
-        models.append(load_model(path, n_threads=n_threads))
-        return models[-1]
-
-    yield run
-    for model in models:
-        model.close()
 
 
 @pytest.fixture(scope="module")

@@ -3,42 +3,25 @@ chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Load
 from draftsmith.engine.errors import UsageError
 from draftsmith.engine.layer_pass import LayerPass
-from draftsmith.engine.model import Model, load_model
 from draftsmith.prefill.blocksparse import BlockPass, BlockRule
 from naive_attention import Mask, MaskedModel, block_mask, chosen_blocks
 from naive_model import Reals
 from numpy.typing import NDArray
 from toy_model import write_model
 
-Load = Callable[..., Model]
-
 SIDES = (False, True)
 
 
 def tokens(n: int, seed: int = 2) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(0, 400, n)
-
-
-@pytest.fixture
-def load() -> Iterator[Load]:
-    """``load_model``, on one thread, closed afterwards."""
-    models = []
-
-    def run(path: Path, n_threads: int = 1) -> Model:
-        models.append(load_model(path, n_threads=n_threads))
-        return models[-1]
-
-    yield run
-    for model in models:
-        model.close()
 
 
 def assert_bits(found: NDArray[np.float32], expected: NDArray[np.float32]) -> None:
