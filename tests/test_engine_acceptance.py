@@ -382,20 +382,34 @@ def verdicts(
     return came
 
 
+# Of a model that says 2, 3, 4, 5: draft, tokens that end a text, the verdict's parts.
+VERDICTS: list[tuple[list[int], set[int], list[int], int]] = [
+    ([], set(), [2], 0),
+    ([1, 3, 4], set(), [2], 0),
+    ([2, 3, 0], set(), [2, 3, 4], 2),
+    ([2, 3, 4], set(), [2, 3, 4, 5], 3),
+    ([2, 3, 4], {4}, [2, 3, 4], 3),
+    ([2, 3, 4], {3}, [2, 3], 2),
+    ([2, 3, 4], {5}, [2, 3, 4, 5], 3),
+    ([1, 3, 4], {2}, [2], 0),
+]
+
+
+def test_a_rule_that_matches() -> None:
+    """The verdict's parts: what is drafted, what is the model's own, where the text ends."""
+    rows = np.full((4, 6), -9, np.float32)
+    rows[[0, 1, 2, 3], [2, 3, 4, 5]] = 9
+    for draft, stop, tokens, n_from_draft in VERDICTS:
+        sampler = sampler_of(0.0)
+        verdict = match_samples(sampler, rows[: len(draft) + 1], draft, stop)
+        assert verdict == (tokens, n_from_draft)
+
+
 def test_the_verdicts_parts() -> None:
     """What is drafted, what is the model's own, where the text ends."""
     rows = np.full((4, 6), -200, np.float32)
     rows[[0, 1, 2, 3], [2, 3, 4, 5]] = 9
-    for draft, stop, tokens, n_from_draft in (
-        ([], set(), [2], 0),
-        ([1, 3, 4], set(), [2], 0),
-        ([2, 3, 0], set(), [2, 3, 4], 2),
-        ([2, 3, 4], set(), [2, 3, 4, 5], 3),
-        ([2, 3, 4], {4}, [2, 3, 4], 3),
-        ([2, 3, 4], {3}, [2, 3], 2),
-        ([2, 3, 4], {5}, [2, 3, 4, 5], 3),
-        ([1, 3, 4], {2}, [2], 0),
-    ):
+    for draft, stop, tokens, n_from_draft in VERDICTS:
         for source in (None, Fixed([]), Fixed(range(5), *[[0.2] * 5] * 3)):
             assert verdicts(source, rows, draft, stop) == {(tuple(tokens), n_from_draft)}
 

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from draftsmith.engine.acceptance import match_samples
 from draftsmith.engine.errors import ModelDamaged, UsageError
 from draftsmith.engine.generate import Drafter, Generation, generate
 from draftsmith.engine.model import Taps
@@ -735,25 +734,6 @@ def test_times() -> None:
     assert done.draft_ns + done.verify_ns + done.emit_ns < done.decode_ns
     assert done.prefill_tokens_per_s == pytest.approx(len(PROMPT) / done.prefill_ns * 1e9)
     assert done.decode_tokens_per_s == pytest.approx(59 / done.decode_ns * 1e9)
-
-
-def test_a_rule_that_matches() -> None:
-    """The verdict's parts: what is drafted, what is the model's own, where the text ends."""
-    rows = np.full((4, 6), -9, np.float32)
-    rows[[0, 1, 2, 3], [2, 3, 4, 5]] = 9
-    for draft, stop, tokens, n_from_draft in (
-        ([], set(), [2], 0),
-        ([1, 3, 4], set(), [2], 0),
-        ([2, 3, 0], set(), [2, 3, 4], 2),
-        ([2, 3, 4], set(), [2, 3, 4, 5], 3),
-        ([2, 3, 4], {4}, [2, 3, 4], 3),
-        ([2, 3, 4], {3}, [2, 3], 2),
-        ([2, 3, 4], {5}, [2, 3, 4, 5], 3),
-        ([1, 3, 4], {2}, [2], 0),
-    ):
-        sampler = sampler_of(0.0)
-        verdict = match_samples(sampler, rows[: len(draft) + 1], draft, stop)
-        assert verdict == (tokens, n_from_draft)
 
 
 class PlacedModel(OpenModel):
