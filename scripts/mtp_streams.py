@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from draftsmith.engine.forward_kernels import SPLIT
 from draftsmith.engine.model import Model, Taps
 from mtp_prompts import Prompts
 
@@ -97,7 +98,7 @@ def write_shard(
     n_embd = model.params.n_embd
     rng = np.random.default_rng(seed)
     streams = [Stream(prompts, rng, stop) for _ in range(n_rows)]
-    room = -(-length // 256) * 256
+    room = -(-length // SPLIT) * SPLIT
     cache = model.new_cache(n_rows * room)
     starts = room * np.arange(n_rows, dtype=np.int64)
     tokens = np.zeros((n_rows, length), np.int32)

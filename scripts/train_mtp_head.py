@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train an MTP head for a model on texts that it wrote itself (make_mtp_data.py), on the CPU.
 
-    scripts/train_mtp_head.py --data FOLDER -o FOLDER [-m MODEL] [--steps N] [--minutes M]
+    scripts/train_mtp_head.py --data FOLDER -o FOLDER [-m MODEL] [--steps N]
 
 Needs the extra ``train`` (torch). The output folder gets ``head.gguf``, ``curve.csv`` (losses and
 hits by step of the draft) and ``state.pt``, from which the same command goes on after a stop. The
