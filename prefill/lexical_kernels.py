@@ -14,7 +14,7 @@ def overlap_values(types, chunks, place, values):
 
     Parameters: types int32 [n], -1 for what is no word; chunks int32 [n_chunks, 2], start and stop
     each; place int32 [n_types], which of the question's words a type is, or -1; values
-    float32 [n]: out, 0 on entry. Returns how many of the question's words occur in no chunk.
+    float32 [n]: out, 0 on entry.
     """
     n_words = np.int64(0)
     for word in place:
@@ -28,10 +28,8 @@ def overlap_values(types, chunks, place, values):
                 last[word] = chunk
                 n_with[word] += 1
     rarity = np.zeros(n_words, np.float64)
-    n_absent = 0
     for word in range(n_words):
         last[word] = -1
-        n_absent += n_with[word] == 0
         rarity[word] = math.log(1.0 + (chunks.shape[0] - n_with[word] + 0.5) / (n_with[word] + 0.5))
     for chunk in range(chunks.shape[0]):
         for at in range(chunks[chunk, 0], chunks[chunk, 1]):
@@ -39,4 +37,3 @@ def overlap_values(types, chunks, place, values):
             if word >= 0 and last[word] != chunk:
                 last[word] = chunk
                 values[at] = rarity[word]
-    return n_absent

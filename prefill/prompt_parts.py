@@ -8,7 +8,7 @@ stands is found in the rendered text, so it does not matter how a template words
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from ..engine.chat import ChatTemplate
 from ..engine.detokenise import token_piece
 from ..engine.tokenizer import Tokenizer
 from .spans import TokenSpans
-from .turns import Turn, find_turns
+from .turns import Message, Turn, find_turns
 
 CHUNK = 32  # tokens
 SEPARATOR = "\n\n"
@@ -30,7 +30,6 @@ _QUESTION_CHARACTERS = 1024
 _PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
 
 Span = tuple[int, int]
-Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,12 +236,6 @@ def _parts(
         [(byte_of[start], byte_of[stop]) for start, stop in documents],
         (byte_of[question[0]], byte_of[question[1]]),
     )
-
-
-def _bytes_of(spans: TokenSpans, tokens: Span) -> Span:
-    """From the first byte of a range of tokens to its last."""
-    first, end = tokens
-    return (int(spans.start[first]), int(spans.stop[end - 1])) if first < end else (0, 0)
 
 
 def _parts_of_bytes(

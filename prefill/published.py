@@ -15,7 +15,7 @@ specprefill : Speculative Prefill (Liu et al. 2025). Tokens that the model gener
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..engine.errors import UsageError
 from ..engine.kv_cache import KvCache
 from ..engine.layer_pass import Look
 from ..engine.model import Model, Taps
-from .attention import AttentionRule, AttentionScorer, Head, Reduce
+from .attention import AttentionRule, AttentionScorer, Head, OnProgress, Reduce
 from .prompt_parts import PromptParts, Span
 from .windows import Window, Windows
 
@@ -39,7 +39,7 @@ def published_scorer(
     model: Model,
     *,
     windows: Windows | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> AttentionScorer:
     """One of ``PUBLISHED``.
 
@@ -99,7 +99,7 @@ class SpecPrefillScorer(AttentionScorer):
         n_ahead: int = _LOOK_AHEAD,
         name: str = "specprefill",
         windows: Windows | None = None,
-        on_progress: Callable[[int, int], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> None:
         if n_ahead < 1:
             raise UsageError(f"cannot look {n_ahead} tokens ahead", remedy="give 1 or more")
