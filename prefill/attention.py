@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
 from ..engine.hparams import ModelParams
+from ..engine.kv_cache import KvCache
 from ..engine.layer_pass import LayerPass, Look
 from ..engine.model import Model
 from .attention_kernels import PANEL, weigh
@@ -259,14 +260,20 @@ class AttentionScorer:
 
     def _looks(self, text: Window, rows: Span) -> Iterator[Look]:
         """Queries and keys of each layer, in order; none where no head is looked at."""
+        yield from self._looks_on(self._way(text.ids, text.tail), rows)
+
+    def _way(self, ids: NDArray[np.int32], wide: Span, cache: KvCache | None = None) -> LayerPass:
+        """A text at the entry of the first layer, as the rule has its tokens see."""
         rule = self.rule
-        way: LayerPass
         if rule.blocks is not None:
-            way = BlockPass(self.model, text.ids, rule.blocks, wide=text.tail)
-        else:
-            way = LayerPass(
-                self.model, text.ids, window=rule.window, n_sink=rule.n_sink, wide=text.tail
-            )
+            return BlockPass(self.model, ids, rule.blocks, wide=wide, cache=cache)
+        return LayerPass(
+            self.model, ids, window=rule.window, n_sink=rule.n_sink, wide=wide, cache=cache
+        )
+
+    def _looks_on(self, way: LayerPass, rows: Span) -> Iterator[Look]:
+        """``_looks`` on a way that is at the first layer; it ends at the last one looked at."""
+        rule = self.rule
         for layer in range(rule.n_layers):
             yield way.run(rows, {head.rope for head in rule.heads if head.layer == layer})
         yield way.peek(rows, {head.rope for head in rule.heads if head.layer == rule.n_layers})

@@ -18,7 +18,6 @@ from ..engine.kv_cache import PANEL, KvCache
 from ..engine.layer_pass import LayerPass, Look
 from ..engine.model import Model
 from .attention import AttentionScorer
-from .blocksparse import BlockPass
 from .prompt_parts import PromptParts, Span
 from .scores import Scores
 from .windows import Window
@@ -94,32 +93,16 @@ class OnePassScorer(AttentionScorer):
         return super().score(parts)
 
     def _looks(self, text: Window, rows: Span) -> Iterator[Look]:
-        n_read, rule = text.ids.size, self.rule
+        n_read, n_layers = text.ids.size, self.rule.n_layers
         if not np.array_equal(text.places, np.arange(n_read)):
             self._begun = None
             yield from super()._looks(text, rows)
             return
         # Behind the question stand the template's last tokens, which the target needs, too.
         wide = (text.tail[0], self._ids.size)
-        held = replace(self.model.params, n_layers=rule.n_layers + 1)
+        held = replace(self.model.params, n_layers=n_layers + 1)
         cache = KvCache(held, self._ids.size)
-        way: LayerPass
-        if rule.blocks is not None:
-            way = BlockPass(self.model, self._ids, rule.blocks, wide=wide, cache=cache)
-        else:
-            way = LayerPass(
-                self.model, self._ids, window=rule.window, n_sink=rule.n_sink, wide=wide,
-                cache=cache,
-            )  # fmt: skip
-        for layer in range(rule.n_layers):
-            yield _first(way.run(rows, self._sides(layer)), n_read)
-        yield _first(way.peek(rows, self._sides(rule.n_layers)), n_read)
-        self._begun = Begun(self._ids, rule.n_layers, way.x, cache)
-
-    def _sides(self, layer: int) -> set[bool]:
-        return {head.rope for head in self.rule.heads if head.layer == layer}
-
-
-def _first(look: Look, n: int) -> Look:
-    """The keys of the first tokens alone."""
-    return replace(look, keys={side: keys[:n] for side, keys in look.keys.items()})
+        way = self._way(self._ids, wide, cache)
+        for look in self._looks_on(way, rows):
+            yield replace(look, keys={side: keys[:n_read] for side, keys in look.keys.items()})
+        self._begun = Begun(self._ids, n_layers, way.x, cache)
