@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from . import forward_kernels as kernels
 from .errors import UsageError
 from .kv_cache import KvCache
-from .model import BATCH, Model, Scratch, sizes_of, tokens_of_block
+from .model import BATCH, Model, Scratch, Taps, captures_of, sizes_of, tokens_of_block
 
 Captures = tuple[NDArray[Any], ...]
 
@@ -135,38 +135,24 @@ class LayerPass:
         for side in sides:
             look.queries[side] = np.empty((n_rows, p.n_head, p.d_head), np.float32)
             look.keys[side] = np.empty((self.n, p.n_head_kv, p.d_head), np.float32)
-        captures = self._captures(bool(sides))
+        taps = Taps(query_layers=range(int(bool(sides))))
+        taken, captures = captures_of(replace(p, n_layers=1), taps, min(self.n, BATCH))
+        assert taken is not None
         for place in range(len(self._batches)):
             self._batch(place, captures, is_cut=is_cut)
-            self._take(look, place, captures, rows)
+            self._take(look, place, taken, rows)
         return look
 
-    def _captures(self, is_looked_into: bool) -> Captures:
-        """As ``run_layers`` fills them, for the one layer."""
-        p = self.model.params
-        n_look = int(is_looked_into)
-        n = min(self.n, BATCH)
-        return (
-            np.array([-1], np.int64),
-            np.array([n_look - 1], np.int64),
-            np.empty((0, n, p.n_embd), np.float32),
-            np.empty((n_look, 2, n, p.n_head * p.d_head), np.float32),
-            np.empty((n_look, 2, n, p.n_head_kv * p.d_head), np.float32),
-        )
-
-    def _take(self, look: Look, place: int, captures: Captures, rows: tuple[int, int]) -> None:
+    def _take(self, look: Look, place: int, taken: Taps, rows: tuple[int, int]) -> None:
         """Copy what a batch left in the captures."""
         start, stop = self._batches[place]
         first, end = max(rows[0], start), min(rows[1], stop)
         for side, keys in look.keys.items():
-            keys[start:stop] = captures[4][0, int(side), : stop - start].reshape(
-                stop - start, *keys.shape[1:]
-            )
+            keys[start:stop] = taken.keys[0, int(side), : stop - start]
             if first < end:
-                queries = look.queries[side]
-                queries[first - rows[0] : end - rows[0]] = captures[3][
+                look.queries[side][first - rows[0] : end - rows[0]] = taken.queries[
                     0, int(side), first - start : end - start
-                ].reshape(end - first, *queries.shape[1:])
+                ]
 
     def _batch(self, place: int, captures: Captures, *, is_cut: bool) -> None:
         """The next layer for one batch; all before it have gone through."""
