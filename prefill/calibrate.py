@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -261,7 +262,6 @@ class Trials:
         self._layers = np.array([head.layer for head in heads])
         self._kinds = np.array([one.kind for one in seen])
         self._folds = np.array([one.fold for one in seen])
-        self._known: dict[tuple[int, ...], NDArray[np.float64]] = {}
         clearness = [_fused(one, ())[:, one.needle].sum(axis=1) for one in seen]
         self._clearness = np.stack(clearness)
 
@@ -335,9 +335,12 @@ class Trials:
         """Whether needles are kept by words, ``base`` and each head: [n_prompts, n_keeps, n]."""
         if base:
             return _each(self._seen, lambda one: _fused(one, base)[among])
-        if () not in self._known:
-            self._known[()] = _each(self._seen, lambda one: _fused(one, ()))
-        return self._known[()][:, :, among]
+        return self._with_one[:, :, among]
+
+    @cached_property
+    def _with_one(self) -> NDArray[np.float64]:
+        """Whether needles are kept by words and each head: [n_prompts, n_keeps, n_heads]."""
+        return _each(self._seen, lambda one: _fused(one, ()))
 
     def _kept(self, chosen: tuple[int, ...]) -> NDArray[np.float64]:
         """Whether needles are kept by words and some heads, float64 [n_prompts, n_keeps]."""
