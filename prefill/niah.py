@@ -417,8 +417,7 @@ class Probes:
             room -= size
         if context < LEAST_CONTEXT or len(around) < 2:
             raise no_room(context, room)
-        borders = np.concatenate(([0], np.cumsum(sizes)))
-        around.insert(int(np.abs(borders - depth * borders[-1]).argmin()), asked.text)
+        around.insert(_places(sizes, [depth])[0], asked.text)
         return Probe(
             kind=CODE,
             context=context,
@@ -447,8 +446,7 @@ def hide(
     depths: NDArray[np.float64],
 ) -> str:
     """The sentences with others between them, each at the border that is nearest to its depth."""
-    borders = np.concatenate(([0], np.cumsum(sizes)))
-    places = [int(np.abs(borders - depth * borders[-1]).argmin()) for depth in depths.tolist()]
+    places = _places(sizes, depths.tolist())
     pieces = []
     for at in range(len(sentences) + 1):
         pieces += [text for text, place in zip(hidden, places, strict=True) if place == at]
@@ -459,6 +457,12 @@ def hide(
         gap = "" if not joined or joined[-1].isspace() or piece[:1].isspace() else " "
         joined += gap + piece
     return joined.strip()
+
+
+def _places(sizes: Sequence[int], depths: Sequence[float]) -> list[int]:
+    """The border of pieces of these sizes that is nearest to each depth, the first one being 0."""
+    borders = np.concatenate(([0], np.cumsum(sizes)))
+    return [int(np.abs(borders - depth * borders[-1]).argmin()) for depth in depths]
 
 
 def needles_kept(probe: Probe, choice: Choice) -> float | None:
