@@ -496,6 +496,25 @@ def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, places, 
 
 
 @njit(**PART)
+def finish_layer(arena, layer, attended, x, act, wide, gate, up, y, sizes, reals, tid, n_threads,
+                 sync):  # fmt: skip
+    """What a layer does behind its attention."""
+    first, last = share(sizes[N_TOKENS], tid, n_threads)
+    act_rows = (attended, wide[1], wide[2], wide[3], wide[4], wide[5])
+    quantise(act_rows, first, last, 0, sizes[N_HEAD] * sizes[D_HEAD])
+    barrier(sync, n_threads)
+    matmul(arena, layer[ATTN_OUT], act_rows, sizes[N_TOKENS], y, tid, n_threads)
+    barrier(sync, n_threads)
+    finish_branch(
+        arena, layer[POST_ATTN_NORM], layer[OUT_BIAS], y, x, first, last, sizes[N_EMBD], reals[EPS]
+    )
+    norm_rows(arena, layer[FFN_NORM], x, act[0], first, last, reals[EPS])
+    quantise(act, first, last, 0, sizes[N_EMBD])
+    barrier(sync, n_threads)
+    feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, sync)
+
+
+@njit(**PART)
 def feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, sync):
     """The feed-forward half of one layer, after its norm has been quantised into ``act``."""
     n_tokens, n_ff, n_embd = sizes[N_TOKENS], sizes[N_FF], sizes[N_EMBD]
@@ -575,24 +594,14 @@ def run_layers(tid, n_threads, sync, arena, slots, kinds, sizes_in, reals, x, tu
                 break
             lows = lo[:, kept]
             highs = hi[kept]
-            first, last = share(sizes[N_TOKENS], tid, n_threads)
         attention(
             q, keys[il], values[il], lows[kind], highs, sizes, reals, room, parts,
             meet + 8 * (1 + il), tid, n_threads, meet, attended,
         )  # fmt: skip
         barrier(meet, n_threads)
-        act_rows = (attended, wide[1], wide[2], wide[3], wide[4], wide[5])
-        quantise(act_rows, first, last, 0, n_rows_out)
-        barrier(meet, n_threads)
-        matmul(arena, layer[ATTN_OUT], act_rows, sizes[N_TOKENS], y, tid, n_threads)
-        barrier(meet, n_threads)
-        finish_branch(
-            arena, layer[POST_ATTN_NORM], layer[OUT_BIAS], y, x, first, last, n_embd, reals[EPS]
+        finish_layer(
+            arena, layer, attended, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, meet
         )
-        norm_rows(arena, layer[FFN_NORM], x, act[0], first, last, reals[EPS])
-        quantise(act, first, last, 0, n_embd)
-        barrier(meet, n_threads)
-        feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, meet)
     barrier(meet, n_threads)
 
 

@@ -35,7 +35,7 @@ from ..engine.tile_kernels import barrier, float_of_half, row_exp, row_max, stay
 # See forward_kernels.
 BUILT_ON = {
     "dequant_kernels": "55ffa635",
-    "forward_kernels": "987e9095",
+    "forward_kernels": "c7b2260c",
     "tile_kernels": "ec2d5ffb",
 }
 

@@ -12,36 +12,26 @@ import numpy as np
 from numba import njit
 
 from ..engine.forward_kernels import (
-    ATTN_OUT,
     ATTN_SCALE,
     CUT,
     D_HEAD,
-    EPS,
-    FFN_NORM,
     INNER,
     KERNEL,
-    N_EMBD,
     N_HEAD,
     N_KV,
     N_TOKENS,
-    OUT_BIAS,
     PART,
-    POST_ATTN_NORM,
     SPLIT,
     attention_inputs,
-    feed_forward,
-    finish_branch,
+    finish_layer,
     fold,
-    matmul,
-    norm_rows,
-    quantise,
     score_split,
     share,
 )
 from ..engine.tile_kernels import atomic_add, barrier, f32_tile, float_of_half, stay_out
 
 # See forward_kernels.
-BUILT_ON = {"forward_kernels": "987e9095", "tile_kernels": "ec2d5ffb"}
+BUILT_ON = {"forward_kernels": "c7b2260c", "tile_kernels": "ec2d5ffb"}
 
 PANEL = 16
 
@@ -194,12 +184,10 @@ def run_sparse_layer(tid, n_threads, sync, arena, layer, kind, sizes, reals, x, 
     act, wide, q, k, v, attended, gate, up, y = work
     _, qk_place, _, cap_q, cap_k = captures
     meet = sync.ctypes.data
-    n_tokens, n_embd = sizes[N_TOKENS], sizes[N_EMBD]
-    n_rows_out = sizes[N_HEAD] * sizes[D_HEAD]
+    n_tokens = sizes[N_TOKENS]
     room = (rooms[0][tid], rooms[1][tid], rooms[2][tid], rooms[3][tid], rooms[4][tid],
             (rooms[5][tid], rooms[6][tid], rooms[7][tid], rooms[8][tid]), rooms[9][tid],
             rooms[10][tid], rooms[11][tid])  # fmt: skip
-    first, last = share(n_tokens, tid, n_threads)
     attention_inputs(
         arena, layer, kind, x, act, q, k, v, turns, (keys, values), hi, sizes, reals,
         (qk_place[0], cap_q, cap_k), tid, n_threads, meet,
@@ -217,16 +205,7 @@ def run_sparse_layer(tid, n_threads, sync, arena, layer, kind, sizes, reals, x, 
         attended,
     )  # fmt: skip
     barrier(meet, n_threads)
-    act_rows = (attended, wide[1], wide[2], wide[3], wide[4], wide[5])
-    quantise(act_rows, first, last, 0, n_rows_out)
-    barrier(meet, n_threads)
-    matmul(arena, layer[ATTN_OUT], act_rows, n_tokens, y, tid, n_threads)
-    barrier(meet, n_threads)
-    finish_branch(
-        arena, layer[POST_ATTN_NORM], layer[OUT_BIAS], y, x, first, last, n_embd, reals[EPS]
+    finish_layer(
+        arena, layer, attended, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, meet
     )
-    norm_rows(arena, layer[FFN_NORM], x, act[0], first, last, reals[EPS])
-    quantise(act, first, last, 0, n_embd)
-    barrier(meet, n_threads)
-    feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, meet)
     barrier(meet, n_threads)
