@@ -112,11 +112,14 @@ class Found:
 
     Attributes
     ----------
+    keep : share of the prompt that was to be kept
     kept : share of its needles that were kept; None: it has none
+    ttft_s : with the time that its scores take, also where they were remembered
     recall, recall_full : share of what is expected that the answer says; None: not asked in full
     """
 
     probe: Probe
+    keep: float
     n_prompt: int
     n_kept: int
     is_refused: bool
@@ -207,15 +210,19 @@ def counter(tokenizer: Tokenizer, template: ChatTemplate | None) -> Callable[[st
 
 
 def measure(
-    tasks: Sequence[Task], models: Models, settings: Settings, full: bool, out: Output
+    tasks: Sequence[Task], models: Models, settings: Sequence[Settings], full: bool, out: Output
 ) -> tuple[list[Found], bool]:
-    """Ask all prompts; returns what was found, and whether Ctrl-C ended it early."""
+    """Ask all prompts, by each of ``settings``.
+
+    Returns what was found, the settings changing fastest, and whether Ctrl-C ended it early.
+    """
     found: list[Found] = []
     try:
         with out.progress("asking", unit="tokens", after_s=1.0) as bar:
+            done = 0
             for i, task in enumerate(tasks):
-                found.append(_ask(task, models, settings, full, i, out))
-                done = sum(one.n_prompt for one in found)
+                found += _ask(task, models, settings, full, i, out)
+                done += found[-1].n_prompt
                 bar.update(done, done // (i + 1) * len(tasks))
     except KeyboardInterrupt:
         return found, True
@@ -223,17 +230,18 @@ def measure(
 
 
 def _ask(
-    task: Task, models: Models, settings: Settings, full: bool, turn: int, out: Output
-) -> Found:
+    task: Task, models: Models, settings: Sequence[Settings], full: bool, turn: int, out: Output
+) -> list[Found]:
     """Ask one prompt; in odd turns in full first, so that neither always finds the machine warm."""
     from ..engine.detokenise import TextStream
-    from ..prefill.niah import needles_kept, recall
-    from ..prefill.select import Refused
+    from ..prefill.remembered import RememberedScores
     from .output import Output as Silent
     from .prefill_asking import ask_in_full, ask_once
     from .stream import TextPrinter
 
     silent = Silent(mode=out.mode, quiet=True)
+    # one pass goes on from states that can be taken once only
+    remembered = None if models.plan.one_pass else RememberedScores(models.scoring)
 
     def printer() -> TextPrinter:
         return TextPrinter(TextStream(task.ask.tokenizer), shown=False)
@@ -243,23 +251,34 @@ def _ask(
             return None
         return _whole(ask_in_full(models, task.ask, task.answer, printer(), silent))
 
-    def in_part() -> Asked:
-        return _whole(ask_once(models, task.ask, settings, task.answer, printer(), silent))
+    def in_part(one: Settings) -> tuple[float, float, Asked]:
+        asked = _whole(
+            ask_once(models, task.ask, one, task.answer, printer(), silent, open_scorer=remembered)
+        )
+        return one.keep, 0.0 if remembered is None else remembered.spared_s, asked
 
     other = in_full() if turn % 2 else None
-    asked = in_part()
+    asked = [in_part(one) for one in settings]
     if turn % 2 == 0:
         other = in_full()
+    return [_found(task, keep, spared_s, one, other) for keep, spared_s, one in asked]
+
+
+def _found(task: Task, keep: float, spared_s: float, asked: Asked, other: Asked | None) -> Found:
+    from ..prefill.niah import needles_kept, recall
+    from ..prefill.select import Refused
+
     probe = task.probe
     return Found(
         probe=probe,
+        keep=keep,
         n_prompt=asked.choice.parts.n,
         n_kept=int(asked.choice.kept.size),
         is_refused=isinstance(asked.choice.outcome, Refused),
         kept=needles_kept(probe, asked.choice),
         recall=recall(probe, asked.text),
         recall_full=None if other is None else recall(probe, other.text),
-        ttft_s=asked.ttft_s,
+        ttft_s=None if asked.ttft_s is None else asked.ttft_s + spared_s,
         ttft_full_s=None if other is None else other.ttft_s,
         text=asked.text,
         text_full=None if other is None else other.text,
@@ -273,23 +292,27 @@ def _whole(asked: Asked) -> Asked:
 
 
 def record_of(found: Sequence[Found]) -> dict[str, Any]:
-    """Return the keys of the run, by kind, and by cell: kind, context and depth."""
-    cells: dict[tuple[str, int, float], list[Found]] = {}
-    kinds: dict[str, list[Found]] = {}
-    for one in found:
-        probe = one.probe
-        cells.setdefault((probe.kind, probe.context, probe.depth), []).append(one)
-        kinds.setdefault(probe.kind, []).append(one)
+    """Return the keys of the run, by share kept and kind, and by cell: with context and depth."""
+
+    def grouped(*names: str) -> list[dict[str, Any]]:
+        groups: dict[tuple[Any, ...], list[Found]] = {}
+        for one in found:
+            place = {"keep": one.keep, **vars(one.probe)}
+            groups.setdefault(tuple(place[name] for name in names), []).append(one)
+        return [
+            {**dict(zip(names, key, strict=True)), **_figures(those)}
+            for key, those in groups.items()
+        ]
+
     return {
         **_figures(found),
-        "by_kind": [{"kind": kind, **_figures(those)} for kind, those in kinds.items()],
-        "cells": [
-            {"kind": kind, "context": context, "depth": depth, **_figures(those)}
-            for (kind, context, depth), those in cells.items()
-        ],
+        "by_keep": grouped("keep"),
+        "by_kind": grouped("kind", "keep"),
+        "cells": grouped("kind", "keep", "context", "depth"),
         "prompts": [
             {
                 "kind": one.probe.kind,
+                "keep": one.keep,
                 "context": one.probe.context,
                 "depth": one.probe.depth,
                 "question": one.probe.question,

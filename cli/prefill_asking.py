@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..engine.generate import Generation
     from ..prefill.meter import Meter
     from ..prefill.one_pass import Begun
-    from ..prefill.pipeline import Choice, Settings
+    from ..prefill.pipeline import Choice, OpenScorer, Settings
     from ..prefill.target import Answer
     from .output import Output
     from .prefill_models import Models
@@ -82,12 +82,14 @@ def ask_once(
     printer: TextPrinter,
     out: Output,
     *,
+    open_scorer: OpenScorer | None = None,
     on_choice: Callable[[Choice], None] = lambda choice: None,
 ) -> Asked:
     """Choose what to keep, and answer.
 
     Parameters
     ----------
+    open_scorer : None: that of the models
     on_choice : told before the answer; its time is nobody's
 
     Raises
@@ -103,7 +105,7 @@ def ask_once(
     with meter.stage(TOKENISE):
         parts = ask.parts()
     with out.busy("scoring the prompt"):
-        choice = choose(parts, models.scoring, settings, request.n_room, meter)
+        choice = choose(parts, open_scorer or models.scoring, settings, request.n_room, meter)
     with clock.pause():
         on_choice(choice)
     begun = models.begun()

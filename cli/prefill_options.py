@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from enum import Enum
 
@@ -31,3 +32,25 @@ def parse_bytes(text: str) -> int:
             f"--memory-limit {text}: no size", remedy="give a number of bytes, or 800M or 2G"
         )
     return round(float(found[1]) * _UNITS[found[2].lower()])
+
+
+def parse_shares(text: str) -> list[float]:
+    """Shares from "0.1,0.2", each once, in order.
+
+    Raises
+    ------
+    UsageError : something else, or one that is not above 0 and at most 1
+    """
+    shares = []
+    for word in text.split(","):
+        try:
+            share = float(word)
+        except ValueError:
+            share = math.nan
+        if not 0 < share <= 1:
+            raise UsageError(
+                f"--keep {text}: {word.strip()!r} is no share",
+                remedy="give a number above 0, and at most 1, such as 0.1",
+            )
+        shares.append(share)
+    return list(dict.fromkeys(shares))

@@ -13,12 +13,12 @@ from . import calibrate_run, niah_run, options, run_options
 from .mtp_drafting import DrafterKind, DraftRequest, Verify
 from .output import Output
 from .prefill_models import ScoreRequest, ScorerKind
-from .prefill_options import PositionKind, parse_bytes
+from .prefill_options import PositionKind, parse_bytes, parse_shares
 from .prefill_prompt import AskRequest
 from .prefill_work import Request, run_niah, run_prefill
 from .session import RunRequest
 
-KEEP, MIN_TOKENS = 0.1, 1024
+KEEP, MIN_TOKENS = "0.1", 1024
 DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
 
 
@@ -52,13 +52,12 @@ def command(
     ] = False,
     escape: options.Escape = False,
     keep: Annotated[
-        float,
+        str,
         typer.Option(
             "--keep",
-            min=0.0,
-            max=1.0,
             metavar="SHARE",
-            help="Share of the prompt's tokens that is read.",
+            help="Share of the prompt's tokens that is read. Of --niah, several with commas "
+            "between them: each prompt is scored once and answered by each.",
         ),
     ] = KEEP,
     scorer: Annotated[
@@ -293,8 +292,9 @@ def command(
             "--repeat is for --compare, --niah and --calibrate",
             remedy="give one of them too, or leave it out",
         )
-    if keep == 0:
-        raise UsageError("--keep 0 keeps nothing", remedy="give a share above 0, and at most 1")
+    keeps = parse_shares(keep)
+    if len(keeps) > 1 and not niah:
+        raise UsageError(f"--keep {keep}: several shares are for --niah", remedy="give one")
     draft = DraftRequest(
         kind=decode_drafter,
         head=mtp_head,
@@ -349,7 +349,7 @@ def command(
         score=ScoreRequest(scorer, drafter, calibration, heads, window, one_pass),
         draft=draft,
         draft_max=draft_max or (DRAFT_MAX if decode_drafter.has_mtp else NGRAM_DRAFT_MAX),
-        keep=keep,
+        keeps=keeps,
         positions=PositionKind.ORIGINAL if one_pass else positions,
         min_tokens=min_tokens,
         memory_limit=None if memory_limit is None else parse_bytes(memory_limit),

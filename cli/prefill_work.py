@@ -33,7 +33,7 @@ class Request:
 
     Attributes
     ----------
-    keep, positions, min_tokens : see ``prefill.pipeline.Settings``
+    keeps, positions, min_tokens : see ``prefill.pipeline.Settings``; several shares for --niah
     memory_limit : bytes; None: none
     n_turns : of --compare; 0 without it
     show_kept : print the prompt with what was kept
@@ -46,7 +46,7 @@ class Request:
     score: ScoreRequest
     draft: DraftRequest
     draft_max: int
-    keep: float
+    keeps: list[float]
     positions: PositionKind
     min_tokens: int
     memory_limit: int | None
@@ -55,11 +55,13 @@ class Request:
     color: run_options.Color
 
     @property
-    def settings(self) -> Settings:
-        """How much to keep, and where it stands then."""
+    def settings(self) -> list[Settings]:
+        """How much to keep, and where it stands then; one for each share."""
         from ..prefill.pipeline import Settings
 
-        return Settings(keep=self.keep, positions=self.positions.value, min_tokens=self.min_tokens)
+        return [
+            Settings(keep, self.positions.value, min_tokens=self.min_tokens) for keep in self.keeps
+        ]
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ def check_memory(
         return False
     in_full = in_full or request.n_turns > 0 or (request.niah is not None and request.niah.full)
     n_ctx, n_predict = answer.target.n_ctx, answer.n_predict
-    n_read = n_prompt if in_full else round(request.keep * n_prompt)
+    n_read = n_prompt if in_full else round(max(request.keeps) * n_prompt)
     n_tokens = n_ctx if n_predict < 0 else min(n_ctx, n_read + max(0, n_predict - 1))
     need: Need = estimate(plan, answer.target, n_prompt, n_tokens)
     if held + need.least > limit:
@@ -319,7 +321,7 @@ def _made(request: Request, prepared: Prepared, ask: Ask, models: Models, out: O
     def speculative() -> Asked:
         shown = out.mode == "table" and not request.n_turns
         asked = ask_once(
-            models, ask, request.settings, prepared.answer, printer(shown), out,
+            models, ask, request.settings[0], prepared.answer, printer(shown), out,
             on_choice=lambda choice: _tell(request, prepared, choice, out),
         )  # fmt: skip
         return _whole(asked, request.n_turns > 0)
@@ -372,7 +374,7 @@ def _tell(request: Request, prepared: Prepared, choice: Choice, out: Output) -> 
     elif choice.budget_cut:
         out.warn(
             f"the context has room for {choice.outcome.budget} tokens of the prompt: "
-            f"{choice.budget_cut} less than --keep {request.keep:g} asks for"
+            f"{choice.budget_cut} less than --keep {request.keeps[0]:g} asks for"
         )
     if request.show_kept and out.mode == "table":
         from .kept_view import show_kept
@@ -412,7 +414,7 @@ def _chosen(request: Request, prepared: Prepared) -> dict[str, Any]:
         "system": ask.system,
         "raw": ask.raw,
         "escape": ask.escape,
-        "keep": request.keep,
+        "keep": request.keeps[0] if len(request.keeps) == 1 else request.keeps,
         "scorer": str(score.kind),
         "drafter": score.drafter,
         "calibration": score.calibration,

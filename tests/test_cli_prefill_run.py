@@ -491,8 +491,11 @@ def test_a_conversation_without_a_user(templated: Run, tmp_path: Path) -> None:
     ("args", "message"),
     [
         (("--repeat", "2"), "--repeat is for --compare"),
-        (("--keep", "0"), "--keep 0 keeps nothing"),
-        (("--keep", "1.5"), "--keep"),
+        (("--keep", "0"), "--keep 0: '0' is no share"),
+        (("--keep", "1.5"), "--keep 1.5: '1.5' is no share"),
+        (("--keep", "nan"), "--keep nan: 'nan' is no share"),
+        (("--keep", "0.1,x"), "--keep 0.1,x: 'x' is no share"),
+        (("--keep", "0.1,0.2"), "--keep 0.1,0.2: several shares are for --niah"),
         (("--heads", "1.0", *LEXICAL), "--heads is not for --scorer lexical"),
         (("--window", "9", "--scorer", "pflash"), "--window is not for --scorer pflash"),
         (("--window", "9", "--scorer", "blocksparse", *HEADS), "which sees blocks"),

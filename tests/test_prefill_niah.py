@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +22,7 @@ from draftsmith.cli.plot import draw
 from draftsmith.engine.errors import ExitStatus, InputTooShort, InputUnreadable, UsageError
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill import niah, niah_texts
+from draftsmith.prefill.lexical import LexicalScorer
 from draftsmith.prefill.niah import (
     CODE,
     COMMON,
@@ -35,6 +37,7 @@ from draftsmith.prefill.niah import (
 from draftsmith.prefill.niah_code import CODE_KINDS, source_parts
 from draftsmith.prefill.pipeline import Choice, whole
 from draftsmith.prefill.prompt_parts import PromptParts
+from draftsmith.prefill.scores import Scores
 from draftsmith.prefill.select import Selection
 
 Run = Callable[..., Done]
@@ -319,6 +322,7 @@ def test_needles_kept(tokenizer: Tokenizer) -> None:
 def found_of(kind: str, context: int, depth: float, **changes: Any) -> Found:
     fields: dict[str, Any] = {
         "probe": probe_of(kind=kind, context=context, depth=depth),
+        "keep": 0.2,
         "n_prompt": 100,
         "n_kept": 20,
         "is_refused": False,
@@ -442,6 +446,37 @@ def test_what_was_right_in_full(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     record = run("--depths", "10", "--keep", "1", "--json").record
     assert (record["recall_speculative"], record["recall_full"]) == (1, 0)
     assert whole_texts[0] == whole_texts[1]
+
+
+def test_several_shares(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares mixed up, or a prompt scored for each; a time without that of its scores."""
+    scored = []
+    score = LexicalScorer.score
+
+    def count(self: LexicalScorer, parts: PromptParts) -> Scores:
+        scored.append(parts.n)
+        time.sleep(0.05)
+        return score(self, parts)
+
+    monkeypatch.setattr(LexicalScorer, "score", count)
+    given = ("--depths", "10", "--kinds", "keyed,reworded", "--no-full", "--json")
+    record = run("--keep", "0.2,0.4", *given).record
+    assert len([n for n in scored if n > 1000]) == 2
+    assert [one["keep"] for one in record["prompts"]] == [0.2, 0.4, 0.2, 0.4]
+    assert [one["keep"] for one in record["by_keep"]] == [0.2, 0.4]
+    assert [(one["kind"], one["keep"]) for one in record["by_kind"]] == [
+        ("keyed", 0.2), ("keyed", 0.4), ("reworded", 0.2), ("reworded", 0.4)
+    ]  # fmt: skip
+    for one in record["by_kind"]:
+        assert one["kept_share"] == pytest.approx(one["keep"], abs=1e-3)
+        assert one["ttft_ms"] > 50
+        alone = run("--keep", str(one["keep"]), *given).record
+        of_kind = next(kind for kind in alone["by_kind"] if kind["kind"] == one["kind"])
+        for key in ("needle_kept", "recall_speculative", "kept_share"):
+            assert of_kind[key] == one[key]
+    shown = run("--keep", "0.2,0.4", *given[:-1]).stdout
+    for name in ("needle kept, --keep 0.2", "answer right, --keep 0.4"):
+        assert name in shown
 
 
 def test_in_full_is_left_out(run: Run) -> None:
