@@ -232,7 +232,6 @@ def rejection(source: ProposalSource | None) -> RejectSamples:
     return RejectSamples(source, 11)  # the sampler's seed too: the streams differ
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.7, 1.5])
 @pytest.mark.parametrize("name", ["good", "poor", "adversary", "likeliest"])
 def test_rejection_has_the_models_distribution(name: str, temperature: float) -> None:
