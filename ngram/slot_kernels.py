@@ -36,10 +36,11 @@ from collections import namedtuple
 import numpy as np
 from numba import njit
 
-# params: int64 [16]  [0] kind, [1] whether as llama.cpp has it, flaws included; from [2] on the
+# params: int64 [24]  [0] kind, [1] whether as llama.cpp has it, flaws included; from [2] on the
 #                     values of the kind's keys in the order of spec.KINDS, fractions in millionths;
 #                     [8] room for that many tokens of one text, [9] of all texts together,
-#                     [10] ids are below it; [12:16] ids that end a generation, -1: none
+#                     [10] ids are below it; [12:16] ids that end a generation, -1: none;
+#                     [16:24] the kind's own: how it parts its arrays, as slots.py says
 # vars:   int64 [32]  whatever the kind counts
 # table:  int32 [*]   \
 # nodes:  int32 [*]    | whatever the kind needs
@@ -47,16 +48,16 @@ from numba import njit
 Slot = namedtuple("Slot", "params vars table nodes words")
 
 # The slots of a combination, in order of priority, one behind the other in the same arrays.
-# params int64 [k, 16], vars int64 [k, 32]; starts int64 [3, k + 1]: where the parts of table,
+# params int64 [k, 24], vars int64 [k, 32]; starts int64 [3, k + 1]: where the parts of table,
 # nodes and words begin.
 Bank = namedtuple("Bank", "params vars table nodes words starts")
 
-N_PARAMS = 16
+N_PARAMS = 24
 N_VARS = 32
 # The codes of spec.KINDS.
 SIMPLE, MAP_K, MAP_K4V, MOD, CACHE, SUFFIX, PROMPT_LOOKUP, VLLM_NGRAM = range(8)
 # Places in params.
-KIND, EXACT, KEYS, ROOM, ROOM_ALL, N_VOCAB, ENDS = 0, 1, 2, 8, 9, 10, 12
+KIND, EXACT, KEYS, ROOM, ROOM_ALL, N_VOCAB, ENDS, PARTS = 0, 1, 2, 8, 9, 10, 12, 16
 MILLION = 1_000_000  # a fraction of 1 in params
 
 # As in draft_kernels: no reference counts, and no wrappers for what Python does not call.

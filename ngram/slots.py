@@ -17,11 +17,12 @@ from .slot_kernels import (
     N_PARAMS,
     N_VARS,
     N_VOCAB,
+    PARTS,
     ROOM,
     ROOM_ALL,
     Bank,
 )
-from .spec import DrafterSpec, Setting
+from .spec import DrafterSpec, Key, Setting
 
 # Positions and stamps are int32, and stamps go on over all texts.
 TOKENS_MAX = 2**30
@@ -43,11 +44,12 @@ class Room(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Elements of a slot's arrays."""
+    """Elements of a slot's arrays, and up to eight numbers by which its kernels part them."""
 
     table: int = 0
     nodes: int = 0
     words: int = 0
+    parts: tuple[int, ...] = ()
 
 
 # By the name of the kind: sizes for a setting, whether it is llama.cpp's own form, and the room.
@@ -75,17 +77,19 @@ def make_bank(spec: DrafterSpec, room: Room, ends: Sequence[int] = ()) -> Bank:
         )
     k = len(spec.names)
     params = np.zeros((k, N_PARAMS), np.int64)
-    params[:, ENDS:] = -1
+    params[:, ENDS:PARTS] = -1
     starts = np.zeros((3, k + 1), np.int64)
     for i, setting in enumerate(spec.names):
         exact = spec.upstream_exact and setting.kind.has_exact
-        values = [_whole(setting.params[key.name]) for key in setting.kind.keys]
+        values = [_whole(key, setting.params[key.name]) for key in setting.kind.keys]
         params[i, KIND] = setting.kind.code
         params[i, EXACT] = exact
         params[i, KEYS : KEYS + len(values)] = values
         params[i, ROOM], params[i, ROOM_ALL], params[i, N_VOCAB] = room
         params[i, ENDS : ENDS + len(ends[:4])] = ends[:4]
-        starts[:, i + 1] = starts[:, i] + SIZES[setting.name](setting, exact, room)
+        *sizes, parts = SIZES[setting.name](setting, exact, room)
+        starts[:, i + 1] = starts[:, i] + sizes
+        params[i, PARTS : PARTS + len(parts)] = parts
     arrays = (np.zeros(int(n), dtype) for n, dtype in zip(starts[:, k], _TYPES, strict=True))
     return Bank(params, np.zeros((k, N_VARS), np.int64), *arrays, starts)
 
@@ -93,9 +97,9 @@ def make_bank(spec: DrafterSpec, room: Room, ends: Sequence[int] = ()) -> Bank:
 _TYPES = (np.int32, np.int32, np.int64)
 
 
-def _whole(value: int | float) -> int:
+def _whole(key: Key, value: int | float) -> int:
     """A key's value as kernels take it: fractions in millionths."""
-    return value if isinstance(value, int) else round(value * MILLION)
+    return int(value) if key.is_whole else round(value * MILLION)
 
 
 def bank_bytes(bank: Bank) -> int:
