@@ -7,6 +7,7 @@ docs/ngram.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -70,6 +71,10 @@ class NgramDrafter:
         self._n = 0
         self._state[:] = 0
         self._room(self._first_room, empty_context(self._first_room, self.n_vocab))
+
+    def __reduce__(self) -> NoReturn:
+        # A copy's kernels would write into this one's arrays, or, elsewhere, into anything.
+        raise TypeError("an NgramDrafter can't be copied or pickled; make another")
 
     def _room(self, n_tokens: int, context: Context) -> None:
         """Take arrays with room for ``n_tokens``, and write down where all arrays lie."""

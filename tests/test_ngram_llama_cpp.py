@@ -1,0 +1,276 @@
+"""The adapter for llama-cpp-python: in a loop like the library's, and in the library itself."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from draftsmith.engine.errors import InputMalformed, UsageError
+from draftsmith.ngram import LlamaCppDraftModel, NgramDrafter
+from llama_cpp_loop import LoopLlama
+
+N_VOCAB = 40
+AGAIN = [1, 2, 3, 4, 1, 2, 3]  # goes on with 4
+
+
+class Spy(NgramDrafter):
+    """A drafter that writes down what it is told."""
+
+    def __init__(self, n_vocab: int = N_VOCAB, *, draft_max: int = 6) -> None:
+        self.told: list[list[int]] = []
+        self.n_resets = -1  # one is the constructor's, one the adapter's
+        super().__init__(n_vocab, draft_max=draft_max)
+
+    def accept(self, tokens: np.ndarray) -> None:  # type: ignore[override]
+        super().accept(tokens)
+        self.told.append(np.asarray(tokens).tolist())
+
+    def reset(self) -> None:
+        super().reset()
+        self.n_resets += 1
+        self.told.clear()
+
+
+def predict(text: list[int]) -> int:
+    """A model that repeats itself often, but not always."""
+    seed = (len(text) // 9, text[-1]) if len(text) % 9 < 3 else (text[-1],)
+    return random.Random(repr(seed)).randrange(N_VOCAB)
+
+
+def generated(llama: LoopLlama, prompt: list[int], n: int) -> list[int]:
+    return list(itertools.islice(llama.generate(prompt), n))
+
+
+def fresh_draft(text: list[int], n_max: int = 6) -> list[int]:
+    """What a drafter says that was told the whole text at once."""
+    drafter = NgramDrafter(N_VOCAB, draft_max=6)
+    drafter.accept(text)
+    return drafter.draft(n_max).tolist()
+
+
+@pytest.fixture
+def model() -> LlamaCppDraftModel:
+    model = LlamaCppDraftModel(Spy())
+    spy_of(model).n_resets = 0
+    return model
+
+
+def spy_of(model: LlamaCppDraftModel) -> Spy:
+    assert isinstance(model.drafter, Spy)
+    return model.drafter
+
+
+def ask(model: LlamaCppDraftModel, text: list[int]) -> list[int]:
+    return model(np.array(text, np.intc)).tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_in_the_loop(model: LlamaCppDraftModel, seed: int) -> None:
+    """A token told twice or never, a rejected draft learnt, the text changed, a wrong count."""
+    prompt = random.Random(seed).choices(range(N_VOCAB), k=30)
+    plain = generated(LoopLlama(predict), prompt, 400)
+    drafts: list[list[int]] = []
+
+    def watched(ids: np.ndarray) -> np.ndarray:
+        drafts.append(model(ids).tolist())
+        return np.array(drafts[-1], np.intc)
+
+    llama = LoopLlama(predict, watched)
+    assert generated(llama, prompt, 400) == plain
+    assert llama.n_accepted > 100
+    assert drafts == [fresh_draft(text) for text in llama.asked]
+    spy = spy_of(model)
+    told = [token for tokens in spy.told for token in tokens]
+    assert told == llama.asked[-1]
+    assert spy.n_resets == 0
+    assert len(spy.told) == len(llama.asked) == model.n_calls
+    assert model.n_drafts == sum(map(bool, drafts))
+    assert model.n_drafted == llama.n_drafted
+    expected = 0
+    for draft, (a, b) in zip(drafts, itertools.pairwise(llama.asked), strict=False):
+        n_new = len(b) - len(a)
+        assert b[len(a) : -1] == draft[: n_new - 1]
+        expected += n_new - 1
+    assert model.n_accepted == expected
+    assert model.draft_ns > 0
+
+
+def texts(rng: random.Random) -> Iterator[list[int]]:
+    """A text and what may come after it: more, less, another, parts exchanged, the same again."""
+    text = rng.choices(range(6), k=rng.randrange(1, 300))
+    while True:
+        yield text
+        kind = rng.randrange(7)
+        if kind == 0:
+            text = rng.choices(range(6), k=rng.randrange(1, 300))
+        elif kind == 1:
+            text = text[: rng.randrange(1, len(text) + 1)]
+        elif kind == 2:
+            text = text[: rng.randrange(1, len(text) + 1)] + rng.choices(range(6), k=20)
+        elif kind == 3:  # as long as one that goes on
+            text = rng.choices(range(6), k=len(text) + rng.randrange(-1, 4))
+        elif kind == 4:
+            text = [*text[-70:], *rng.choices(range(6), k=9)]
+        else:
+            text = text + (fresh_draft(text) + rng.choices(range(6), k=3))[: rng.randrange(7)]
+        text = text or [1]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_order_of_texts(model: LlamaCppDraftModel, seed: int) -> None:
+    """N-grams of a text that is over, or was taken back, in the drafts of the next one."""
+    for text in itertools.islice(texts(random.Random(seed)), 150):
+        assert ask(model, text) == fresh_draft(text)
+
+
+def test_goes_on_without_a_reset(model: LlamaCppDraftModel) -> None:
+    """A chat's next turn, which begins with all of the last one, learnt from its beginning."""
+    text = [1, 2, 3, 4] * 10
+    assert ask(model, text)[:3] == [1, 2, 3]
+    more = [1, 2, *[7, 8, 9] * 500]
+    ask(model, text + more)
+    assert model.n_accepted == 2
+    assert spy_of(model).n_resets == 0
+    assert spy_of(model).told == [text, more]
+    ask(model, text + more)
+    assert len(spy_of(model).told) == 2
+    ask(model, [*text, *more, 9, 9])  # the arrays have grown
+    assert spy_of(model).told == [text, more, [9, 9]]
+
+
+def test_text_that_is_taken_back(model: LlamaCppDraftModel) -> None:
+    """Tokens that a caller sent, and that were not the model's, left in the drafter."""
+
+    def loop(llama: LoopLlama) -> list[int]:
+        tokens, sent = llama.generate([1, 2, 3]), None
+        found = []
+        for i in range(200):
+            found.append(tokens.send(sent))  # type: ignore[attr-defined]
+            sent = [5, 6, 5, 6] if i % 5 == 4 else None
+        return found
+
+    llama = LoopLlama(predict, model)
+    assert loop(llama) == loop(LoopLlama(predict))
+    assert any(len(b) <= len(a) for a, b in itertools.pairwise(llama.asked))
+    told = [token for tokens in spy_of(model).told for token in tokens]
+    assert told == llama.asked[-1]
+
+
+def test_images_in_the_prompt(model: LlamaCppDraftModel) -> None:
+    """Ids that the library never wrote, where an image stands, refused or drafted."""
+    before, behind = [1, 2, 3, 4], [1, 2, 3]
+    text = [*before, -559038737, N_VOCAB, 2**31 - 1, -1, *behind]
+    assert ask(model, text) == fresh_draft(before + behind) == [4, 1, 2, 3, 4, 1]
+    assert ask(model, [*text, 4]) == fresh_draft([*before, *behind, 4])
+    assert spy_of(model).told == [before + behind, [4]]
+
+
+def test_wrong_vocabulary(model: LlamaCppDraftModel) -> None:
+    """Sampled tokens passed over without a word, and so a drafter that never says anything; or
+    one that is out of step after the error."""
+    for text in ([1, 2, N_VOCAB], [-1]):
+        with pytest.raises(InputMalformed, match=f"outside the vocabulary of {N_VOCAB}"):
+            ask(model, text)
+    good = [1, 2, 3, 4, 1, 2]
+    ask(model, good)
+    for bad in ([*good, N_VOCAB], [*good, 3, 4, 9, 9, 9, 9, 9, -1], [5, N_VOCAB]):
+        with pytest.raises(InputMalformed):
+            ask(model, bad)
+        assert ask(model, [*good, 3]) == fresh_draft([*good, 3])
+
+
+def test_limits(model: LlamaCppDraftModel) -> None:
+    """A draft longer than asked for, an empty text that is read behind its end."""
+    assert ask(model, []) == []
+    assert len(ask(model, AGAIN)) == 6
+    model.n_max = 2
+    assert ask(model, AGAIN) == [4, 1]
+    model.n_max = 0
+    assert ask(model, AGAIN) == []
+    assert ask(LlamaCppDraftModel(Spy(), n_max=1), AGAIN) == [4]
+    with pytest.raises(UsageError, match="n_max -1 is below 0"):
+        LlamaCppDraftModel(Spy(), n_max=-1)
+
+
+def test_draft_is_a_copy(model: LlamaCppDraftModel) -> None:
+    """A draft that changes when the next one is made: the library keeps none, others may."""
+    first = model(np.array(AGAIN, np.intc))
+    kept = first.tolist()
+    assert ask(model, [9 - token for token in AGAIN]) != kept
+    assert first.tolist() == kept
+    assert first.dtype == np.intc
+
+
+def test_reset_and_clear(model: LlamaCppDraftModel) -> None:
+    """Counts of a warm-up in the figures; a text that is still known after a reset."""
+    ask(model, AGAIN)
+    ask(model, [*AGAIN, 4, 1])
+    assert (model.n_calls, model.n_drafts, model.n_drafted, model.n_accepted) == (2, 2, 12, 1)
+    model.clear()
+    assert (model.n_calls, model.n_drafts, model.n_drafted, model.n_accepted) == (0, 0, 0, 0)
+    assert model.draft_ns == 0
+    model.reset()
+    assert len(spy_of(model)) == 0
+    assert ask(model, AGAIN[:-1]) == []
+
+
+def test_refuses_to_be_copied() -> None:
+    """A copy whose kernels write into the memory of the first, or into what is no longer its."""
+    model = LlamaCppDraftModel(NgramDrafter(N_VOCAB))
+    for thing in (model, model.drafter):
+        with pytest.raises(TypeError, match="can't be copied"):
+            copy.deepcopy(thing)
+
+
+def call_us(text: np.ndarray, n: int = 300, times: int = 5) -> list[float]:
+    """Microseconds of a call of the adapter, of accept and of draft, behind ``text``.
+
+    The least of some medians, for others use this machine too.
+    """
+    more = np.resize(text, text.size + n * times)
+    model = LlamaCppDraftModel(NgramDrafter(N_VOCAB, draft_max=8, n_tokens=more.size))
+    plain = NgramDrafter(N_VOCAB, draft_max=8, n_tokens=more.size)
+    model(text)
+    plain.accept(text)
+    samples = np.empty((n * times, 3))
+    for i, sample in enumerate(samples):
+        stop = text.size + i + 1
+        clock = [time.perf_counter_ns()]
+        model(more[:stop])
+        clock.append(time.perf_counter_ns())
+        plain.accept(more[stop - 1 : stop])
+        clock.append(time.perf_counter_ns())
+        plain.draft()
+        clock.append(time.perf_counter_ns())
+        sample[:] = np.diff(clock)
+    medians = np.median(samples.reshape(times, n, 3), axis=1) / 1e3
+    return medians.min(axis=0).tolist()  # type: ignore[no-any-return]
+
+
+def test_calls_are_short() -> None:
+    """A call that takes time with the text before it, or a drafter's of over 5 microseconds."""
+    text = np.random.default_rng(1).integers(0, N_VOCAB, 400_000).astype(np.intc)
+    (call, accept, draft), (long_call, *_) = call_us(text[:5000]), call_us(text)
+    assert accept < 5
+    assert draft < 5
+    assert long_call < 2 * call + 20  # to compare the whole text would take 100 and more
+
+
+def test_import_is_cheap() -> None:
+    """The package, imported for one name, loading NumPy and Numba; a name that is not there."""
+    code = (
+        "import sys, draftsmith.ngram as ngram\n"
+        "assert not {'numpy', 'numba'} & set(sys.modules)\n"
+        "assert set(ngram.__all__) <= set(dir(ngram))\n"
+        "assert all(callable(getattr(ngram, name)) for name in ngram.__all__)\n"
+        "assert not hasattr(ngram, 'nothing')\n"
+        "assert 'llama_cpp' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
