@@ -53,7 +53,8 @@ def work_of(batches: Counts, n_accepted: Counts, curve: StepCurve, draft_ns: flo
     Parameters
     ----------
     batches : int64 [c, m], rounds of each conversation by the number of tokens they evaluated.
-    n_accepted : int64 [c], accepted tokens of each conversation.
+    n_decoded : int64 [c], tokens that those rounds yielded: all but the first of each turn, which
+        the pass over its prompt yields.
     draft_ns : of all rounds, shared out evenly; counts where the curve is in milliseconds.
     """
     costs = curve.up_to(batches.shape[1] - 1)
@@ -63,7 +64,7 @@ def work_of(batches: Counts, n_accepted: Counts, curve: StepCurve, draft_ns: flo
     guessed = by_size[curve.largest + 1 :].sum() / by_size.sum() if by_size.any() else 0.0
     if curve.is_ms:
         cost = cost + draft_ns / 1e6 * n_rounds / max(1, int(n_rounds.sum()))
-    return Work(_grouped(cost), _grouped(n_rounds + n_accepted), float(guessed))
+    return Work(_grouped(cost), _grouped(n_decoded), float(guessed))
 
 
 def _grouped(values: np.ndarray) -> np.ndarray:

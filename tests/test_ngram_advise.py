@@ -193,26 +193,27 @@ def batches(*by_conversation: dict[int, int]) -> np.ndarray:
 def work(*by_conversation: tuple[dict[int, int], int], curve: StepCurve = CURVE) -> Work:
     """Work of conversations of (rounds by tokens evaluated, tokens accepted)."""
     counts = batches(*(rounds for rounds, _ in by_conversation))
-    return work_of(counts, np.array([n for _, n in by_conversation], np.int64), curve)
+    accepted = np.array([n for _, n in by_conversation], np.int64)
+    return work_of(counts, counts.sum(axis=1) + accepted, curve)
 
 
 def test_speed_is_tokens_by_time() -> None:
     """Accepted tokens forgotten, rounds counted at one token's time, or drafting for nothing."""
     counts = batches({1: 10, 4: 5}, {2: 3})
-    accepted = np.array([9, 0], np.int64)
-    speeds = Speeds([work_of(counts, accepted, CURVE)], CURVE)
+    decoded = np.array([10 + 5 + 9, 3], np.int64)
+    speeds = Speeds([work_of(counts, decoded, CURVE)], CURVE)
     n_tokens, ms = 10 + 5 + 9 + 3, 10 * 10 + 5 * 13 + 3 * 11
     assert speeds.tokens_per_s == pytest.approx([1000 * n_tokens / ms])
     assert speeds.plain_tokens_per_s == 100
     assert speeds.ratios == pytest.approx([10 * n_tokens / ms])
-    slower = Speeds([work_of(counts, accepted, CURVE, draft_ns=18e6)], CURVE)
+    slower = Speeds([work_of(counts, decoded, CURVE, draft_ns=18e6)], CURVE)
     assert slower.tokens_per_s == pytest.approx([1000 * n_tokens / (ms + 18)])
 
 
 def test_relative_costs_give_ratios_alone() -> None:
     """Tokens a second out of costs that have no unit."""
     curve = parse_curve("1:2,2:2.2")
-    speeds = Speeds([work_of(batches({2: 10}), np.array([10]), curve, draft_ns=1e12)], curve)
+    speeds = Speeds([work_of(batches({2: 10}), np.array([20]), curve, draft_ns=1e12)], curve)
     assert (speeds.tokens_per_s, speeds.plain_tokens_per_s) == (None, None)
     assert speeds.ratios == pytest.approx([2 / 1.1])
 
@@ -282,7 +283,7 @@ def test_many_conversations_are_grouped() -> None:
     n = 3 * GROUPS_MOST + 5
     counts = np.zeros((n, 6), np.int64)
     counts[:, 4] = 1
-    row = work_of(counts, np.full(n, 2, np.int64), CURVE)
+    row = work_of(counts, np.full(n, 3, np.int64), CURVE)
     assert row.cost.size == GROUPS_MOST
     assert row.n_decoded.sum() == 3 * n
     assert row.cost.sum() == pytest.approx(13 * n)
