@@ -3,9 +3,9 @@
 A replay says how many rounds evaluated how many tokens, a ``StepCurve`` what each such pass
 takes: their product, and the time of drafting, is the time of decoding. Conversations differ, so
 the choice is tried again on samples of them, drawn with replacement, the same for all rows
-(Efron's bootstrap, paired): how often the best stays before the next is how sure it is. Choosing
-among many settings flatters the one that is chosen: what was chosen on one half of the
-conversations is therefore timed on the other half.
+(Efron's bootstrap, paired): how often the best stays before the next is how sure it is. Of many
+conversations groups are drawn. Choosing among many settings flatters the one that is chosen: what
+was chosen on one half of the conversations is therefore timed on the other half.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import numpy.typing as npt
 from .step_curve import StepCurve
 
 N_SAMPLES = 2000
-# Conversations are dealt out to so many groups, and groups are drawn: as good, and bounded.
-GROUPS_MOST = 1024
 _SEED = 1
 _TAILS = (2.5, 97.5)  # of a 95 % interval
 
@@ -47,13 +45,13 @@ class Work:
     guessed: float
 
 
-def work_of(batches: Counts, n_accepted: Counts, curve: StepCurve, draft_ns: float = 0.0) -> Work:
+def work_of(batches: Counts, n_decoded: Counts, curve: StepCurve, draft_ns: float = 0.0) -> Work:
     """Return what rounds cost.
 
     Parameters
     ----------
-    batches : int64 [c, m], rounds of each conversation by the number of tokens they evaluated.
-    n_decoded : int64 [c], tokens that those rounds yielded: all but the first of each turn, which
+    batches : int64 [g, m], rounds of each group of conversations by the tokens they evaluated.
+    n_decoded : int64 [g], tokens that those rounds yielded: all but the first of each turn, which
         the pass over its prompt yields.
     draft_ns : of all rounds, shared out evenly; counts where the curve is in milliseconds.
     """
@@ -64,16 +62,7 @@ def work_of(batches: Counts, n_accepted: Counts, curve: StepCurve, draft_ns: flo
     guessed = by_size[curve.largest + 1 :].sum() / by_size.sum() if by_size.any() else 0.0
     if curve.is_ms:
         cost = cost + draft_ns / 1e6 * n_rounds / max(1, int(n_rounds.sum()))
-    return Work(_grouped(cost), _grouped(n_decoded), float(guessed))
-
-
-def _grouped(values: np.ndarray) -> np.ndarray:
-    """Return sums by group, [g] of [c]: neighbours go into different groups."""
-    n_groups = max(1, min(values.size, GROUPS_MOST))
-    padded = np.zeros(-(-values.size // n_groups) * n_groups, values.dtype)
-    padded[: values.size] = values
-    sums: np.ndarray = padded.reshape(-1, n_groups).sum(axis=0)
-    return sums
+    return Work(cost, n_decoded, float(guessed))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from draftsmith.engine.errors import InputMalformed, InputUnreadable, UsageError
-from draftsmith.ngram.advise import GROUPS_MOST, PLAIN, Speeds, Work, work_of
+from draftsmith.ngram.advise import PLAIN, Speeds, Work, work_of
 from draftsmith.ngram.curve_files import read_curve
 from draftsmith.ngram.step_curve import StepCurve, parse_curve
 
@@ -276,18 +276,6 @@ def test_nothing_decoded() -> None:
     assert np.isnan(speeds.ratios).all()
     assert speeds.choose().best == PLAIN
     assert speeds.choose().margin is None
-
-
-def test_many_conversations_are_grouped() -> None:
-    """Gigabytes for a hundred thousand conversations; one of them that is lost."""
-    n = 3 * GROUPS_MOST + 5
-    counts = np.zeros((n, 6), np.int64)
-    counts[:, 4] = 1
-    row = work_of(counts, np.full(n, 3, np.int64), CURVE)
-    assert row.cost.size == GROUPS_MOST
-    assert row.n_decoded.sum() == 3 * n
-    assert row.cost.sum() == pytest.approx(13 * n)
-    assert set(row.n_decoded.tolist()) == {9, 12}
 
 
 def test_the_same_rows_give_the_same_advice() -> None:
