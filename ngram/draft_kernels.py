@@ -59,21 +59,21 @@ _NOWHERE = _U(0xFFFFFFFFFFFFFFFF)
 _MANY = 255  # a count that lies in many_count
 
 # A record, in nodes at once and in slots behind the four tokens.
-_BEST = _U(0)  # the most frequent follower, lowest id among equals; -1 without one
-_BEST_COUNT = _U(1)
-_SUM = _U(2)  # of all counts; -1 where it does not fit, see _sum_of
-_MORE = _U(3)  # owner of the n-gram's edges, -1 while it has no second follower
+BEST = _U(0)  # the most frequent follower, lowest id among equals; -1 without one
+BEST_COUNT = _U(1)
+SUM = _U(2)  # of all counts; -1 where it does not fit, see sum_of
+MORE = _U(3)  # owner of the n-gram's edges, -1 while it has no second follower
 # Of nodes only.
 _CHILD = _U(4)  # the node that the best follower leads to
-_SUFFIX = _U(5)  # the node one token shorter, without the first
-_END = _U(6)  # where in the chunk the n-gram first ended
-_SIZE = _U(7)
+SUFFIX = _U(5)  # the node one token shorter, without the first
+END = _U(6)  # where in the chunk the n-gram first ended
+SIZE = _U(7)
 # Fields of an edge.
-_OWNER = _U(0)
-_TOKEN = _U(1)
-_COUNT = _U(2)
+OWNER = _U(0)
+TOKEN = _U(1)
+COUNT = _U(2)
 _EDGE_CHILD = _U(3)
-_NEXT = _U(4)
+NEXT = _U(4)
 
 # Without Numba's reference counts: the kernels allocate nothing, and two atomic operations for each
 # array of each call made the replay four times slower.
@@ -88,14 +88,14 @@ _clock_gettime = ExternalFunction(
 
 
 @_helper
-def _clock_ns(clock_id, timespec):
+def clock_ns(clock_id, timespec):
     """Monotonic time in nanoseconds; ``timespec`` is int64 scratch of size 2."""
     _clock_gettime(np.int32(clock_id), timespec.ctypes)
     return timespec[0] * 1_000_000_000 + timespec[1]
 
 
 @_helper
-def _at(i):
+def record_at(i):
     """Where record ``i`` of eight begins."""
     return _U(i) << _U(3)
 
@@ -104,7 +104,7 @@ def _at(i):
 
 
 @_helper
-def _find_edge(followers, owner, token):
+def find_edge(followers, owner, token):
     """(edge or -1, its place in the index or where it belongs)."""
     index = followers.index
     edges = followers.edges
@@ -115,8 +115,8 @@ def _find_edge(followers, owner, token):
         edge = index[place] - 1
         if edge < 0:
             return -1, place
-        at = _at(edge)
-        if edges[at + _OWNER] == owner and edges[at + _TOKEN] == token:
+        at = record_at(edge)
+        if edges[at + OWNER] == owner and edges[at + TOKEN] == token:
             return edge, place
         place = (place + _U(1)) & mask
 
@@ -128,20 +128,20 @@ def _add_edge(followers, owner, token, child):
     followers.n_used[1] += 1
     if owner < 0:
         owner = edge
-    _, place = _find_edge(followers, owner, token)
+    _, place = find_edge(followers, owner, token)
     followers.index[place] = edge + 1
     edges = followers.edges
-    at = _at(edge)
-    edges[at + _OWNER] = owner
-    edges[at + _TOKEN] = token
-    edges[at + _COUNT] = 0
+    at = record_at(edge)
+    edges[at + OWNER] = owner
+    edges[at + TOKEN] = token
+    edges[at + COUNT] = 0
     edges[at + _EDGE_CHILD] = child
     if edge == owner:
-        edges[at + _NEXT] = -1
+        edges[at + NEXT] = -1
     else:  # behind the first, which stays the head of the list
-        head = _at(owner)
-        edges[at + _NEXT] = edges[head + _NEXT]
-        edges[head + _NEXT] = edge
+        head = record_at(owner)
+        edges[at + NEXT] = edges[head + NEXT]
+        edges[head + NEXT] = edge
     return edge
 
 
@@ -149,33 +149,33 @@ def _add_edge(followers, owner, token, child):
 def index_edges(followers):
     """Fill an empty index from the edges: after arrays have grown."""
     for edge in range(followers.n_used[1]):
-        at = _at(edge)
-        owner = np.int64(followers.edges[at + _OWNER])
-        _, place = _find_edge(followers, owner, followers.edges[at + _TOKEN])
+        at = record_at(edge)
+        owner = np.int64(followers.edges[at + OWNER])
+        _, place = find_edge(followers, owner, followers.edges[at + TOKEN])
         followers.index[place] = edge + 1
 
 
 @_helper
-def _sum_of(records, at, followers):
+def sum_of(records, at, followers):
     """The sum of a record's counts, walked where it does not fit an int32 (absurd caches only)."""
-    total = np.int64(records[at + _SUM])
+    total = np.int64(records[at + SUM])
     if total < 0:
-        total = np.int64(records[at + _BEST_COUNT])
-        edge = np.int64(records[at + _MORE])
+        total = np.int64(records[at + BEST_COUNT])
+        edge = np.int64(records[at + MORE])
         while edge >= 0:
-            e = _at(edge)
-            if followers.edges[e + _TOKEN] != records[at + _BEST]:
-                total += followers.edges[e + _COUNT]
-            edge = np.int64(followers.edges[e + _NEXT])
+            e = record_at(edge)
+            if followers.edges[e + TOKEN] != records[at + BEST]:
+                total += followers.edges[e + COUNT]
+            edge = np.int64(followers.edges[e + NEXT])
     return total
 
 
 @_helper
 def _widen_sum(records, at, more):
-    total = np.int64(records[at + _SUM])
+    total = np.int64(records[at + SUM])
     if total >= 0:
         total += more
-        records[at + _SUM] = total if total <= _COUNT_MAX else -1
+        records[at + SUM] = total if total <= _COUNT_MAX else -1
 
 
 @_helper
@@ -186,38 +186,38 @@ def _count_other(records, at, followers, token, more, child):
     is the best, and is put right when another takes its place. ``child`` is -1 for records of the
     dynamic cache, which have none.
     """
-    best = records[at + _BEST]
+    best = records[at + BEST]
     if best < 0:  # the first follower
-        records[at + _BEST] = token
-        records[at + _BEST_COUNT] = min(more, _COUNT_MAX)
+        records[at + BEST] = token
+        records[at + BEST_COUNT] = min(more, _COUNT_MAX)
         if child >= 0:
             records[at + _CHILD] = child
         _widen_sum(records, at, min(more, _COUNT_MAX))
         return child, False
-    owner = np.int64(records[at + _MORE])
+    owner = np.int64(records[at + MORE])
     if owner < 0:
         owner = _add_edge(followers, np.int64(-1), best, child)
-        records[at + _MORE] = owner
+        records[at + MORE] = owner
         edge = np.int64(-1)
     else:
-        edge, _ = _find_edge(followers, owner, token)
+        edge, _ = find_edge(followers, owner, token)
     known = edge >= 0
     if not known:
         edge = _add_edge(followers, owner, token, child)
     edges = followers.edges
-    e = _at(edge)
-    old = np.int64(edges[e + _COUNT])
+    e = record_at(edge)
+    old = np.int64(edges[e + COUNT])
     count = min(old + more, _COUNT_MAX)
-    edges[e + _COUNT] = count
+    edges[e + COUNT] = count
     _widen_sum(records, at, count - old)
     child = np.int64(edges[e + _EDGE_CHILD])
-    best_count = records[at + _BEST_COUNT]
+    best_count = records[at + BEST_COUNT]
     if count > best_count or (count == best_count and token < best):
-        stale, _ = _find_edge(followers, owner, best)
-        s = _at(stale)
-        edges[s + _COUNT] = best_count
-        records[at + _BEST] = token
-        records[at + _BEST_COUNT] = count
+        stale, _ = find_edge(followers, owner, best)
+        s = record_at(stale)
+        edges[s + COUNT] = best_count
+        records[at + BEST] = token
+        records[at + BEST_COUNT] = count
         if child >= 0:
             edges[s + _EDGE_CHILD] = records[at + _CHILD]
             records[at + _CHILD] = child
@@ -228,19 +228,19 @@ def _count_other(records, at, followers, token, more, child):
 
 
 @_helper
-def _new_node(context, suffix, size, end):
+def new_node(context, suffix, size, end):
     node = context.followers.n_used[0]
     context.followers.n_used[0] += 1
     nodes = context.nodes
-    at = _at(node)
-    nodes[at + _BEST] = -1
-    nodes[at + _BEST_COUNT] = 0
-    nodes[at + _SUM] = 0
-    nodes[at + _MORE] = -1
+    at = record_at(node)
+    nodes[at + BEST] = -1
+    nodes[at + BEST_COUNT] = 0
+    nodes[at + SUM] = 0
+    nodes[at + MORE] = -1
     nodes[at + _CHILD] = 0
-    nodes[at + _SUFFIX] = suffix
-    nodes[at + _END] = end
-    nodes[at + _SIZE] = size
+    nodes[at + SUFFIX] = suffix
+    nodes[at + END] = end
+    nodes[at + SIZE] = size
     return node
 
 
@@ -253,11 +253,11 @@ def _clear_context(context, chunk):
     context.followers.n_used[0] = 0
     context.followers.n_used[1] = 0
     nothing = np.int64(0)
-    _new_node(context, nothing, nothing, nothing)
+    new_node(context, nothing, nothing, nothing)
 
 
 @_helper
-def _learn(context, state, token, end):
+def learn(context, state, token, end):
     """Append ``token`` to the chunk at ``end``: count it after the 1 to 4 tokens before it.
 
     state int32 [5], in and out: nodes that end the chunk, by size; 0 where the chunk is shorter.
@@ -266,24 +266,24 @@ def _learn(context, state, token, end):
     nodes = context.nodes
     shorter = np.int64(context.unigram[_U(token)])
     if shorter == 0:
-        shorter = _new_node(context, np.int64(0), np.int64(1), end)
+        shorter = new_node(context, np.int64(0), np.int64(1), end)
         context.unigram[_U(token)] = shorter
     for size in range(1, _NGRAM_MAX + 1):
         node = state[_U(size)]
         state[_U(size)] = shorter
         if node == 0:
             break
-        at = _at(node)
-        if nodes[at + _BEST] == token:
-            nodes[at + _BEST_COUNT] += 1
-            nodes[at + _SUM] += 1
+        at = record_at(node)
+        if nodes[at + BEST] == token:
+            nodes[at + BEST_COUNT] += 1
+            nodes[at + SUM] += 1
             shorter = np.int64(nodes[at + _CHILD])
             continue
         # If the edge is new, so is the n-gram that it leads to: the next free node.
         child = shorter if size == _NGRAM_MAX else context.followers.n_used[0]
         child, known = _count_other(nodes, at, context.followers, token, np.int64(1), child)
         if not known and size < _NGRAM_MAX:
-            _new_node(context, shorter, np.int64(size + 1), end)
+            new_node(context, shorter, np.int64(size + 1), end)
         shorter = child
 
 
@@ -291,26 +291,26 @@ def _learn(context, state, token, end):
 def _child(context, node, token):
     """The node after ``node`` and ``token``, or 0; of a 4-gram: the next 4-gram."""
     nodes = context.nodes
-    at = _at(node)
-    if nodes[at + _BEST] == token:
+    at = record_at(node)
+    if nodes[at + BEST] == token:
         return np.int64(nodes[at + _CHILD])
-    owner = np.int64(nodes[at + _MORE])
+    owner = np.int64(nodes[at + MORE])
     if owner < 0:
         return np.int64(0)
-    edge, _ = _find_edge(context.followers, owner, token)
+    edge, _ = find_edge(context.followers, owner, token)
     if edge < 0:
         return np.int64(0)
-    return np.int64(context.followers.edges[_at(edge) + _EDGE_CHILD])
+    return np.int64(context.followers.edges[record_at(edge) + _EDGE_CHILD])
 
 
 @_helper
-def _follow(context, node, token):
+def follow_token(context, node, token):
     """The longest known n-gram that ends with ``token``, coming from the longest before it."""
     while node != 0:
         child = _child(context, node, token)
         if child != 0:
             return child
-        node = np.int64(context.nodes[_at(node) + _SUFFIX])
+        node = np.int64(context.nodes[record_at(node) + SUFFIX])
     return np.int64(context.unigram[_U(token)])
 
 
@@ -318,7 +318,7 @@ def _follow(context, node, token):
 
 
 @_helper
-def _mix(mixed, token):
+def mix(mixed, token):
     """The hash of an n-gram, from that without its first token; the last token comes first."""
     mixed = (mixed ^ _U(token + 2)) * _HASH
     return mixed ^ (mixed >> _U(29))
@@ -327,18 +327,18 @@ def _mix(mixed, token):
 @_helper
 def _hash_of(a, b, c, d):
     """The hash of the n-gram a b c d; -1: unused, from the left."""
-    mixed = _mix(_U(0), d)
+    mixed = mix(_U(0), d)
     if c >= 0:
-        mixed = _mix(mixed, c)
+        mixed = mix(mixed, c)
     if b >= 0:
-        mixed = _mix(mixed, b)
+        mixed = mix(mixed, b)
     if a >= 0:
-        mixed = _mix(mixed, a)
+        mixed = mix(mixed, a)
     return mixed
 
 
 @_helper
-def _find_ngram(slots, mixed, a, b, c, d):
+def find_ngram(slots, mixed, a, b, c, d):
     """Where the n-gram's slot begins, or the empty one where it belongs (token 0 .. -1)."""
     mask = _U((slots.size >> 3) - 1)
     slot = mixed & mask
@@ -356,17 +356,17 @@ def _find_ngram(slots, mixed, a, b, c, d):
 def _need_ngram(dynamic, mixed, a, b, c, d):
     """Where the n-gram's record begins, made empty where it is missing."""
     slots = dynamic.slots
-    at = _find_ngram(slots, mixed, a, b, c, d)
+    at = find_ngram(slots, mixed, a, b, c, d)
     if slots[at + _U(3)] < 0:
         dynamic.followers.n_used[0] += 1
         slots[at] = a
         slots[at + _U(1)] = b
         slots[at + _U(2)] = c
         slots[at + _U(3)] = d
-        slots[at + _U(4) + _BEST] = -1
-        slots[at + _U(4) + _BEST_COUNT] = 0
-        slots[at + _U(4) + _SUM] = 0
-        slots[at + _U(4) + _MORE] = -1
+        slots[at + _U(4) + BEST] = -1
+        slots[at + _U(4) + BEST_COUNT] = 0
+        slots[at + _U(4) + SUM] = 0
+        slots[at + _U(4) + MORE] = -1
     return at + _U(4)
 
 
@@ -374,15 +374,15 @@ def _need_ngram(dynamic, mixed, a, b, c, d):
 def _give_hint(dynamic, mixed, at, least, percent):
     """Set the hint of a record that meets the strict thresholds, whatever the weights."""
     slots = dynamic.slots
-    total = _sum_of(slots, at, dynamic.followers)
-    if total >= least and 100 * np.int64(slots[at + _BEST_COUNT]) >= percent * min(total, _SUM_CAP):
+    total = sum_of(slots, at, dynamic.followers)
+    if total >= least and 100 * np.int64(slots[at + BEST_COUNT]) >= percent * min(total, _SUM_CAP):
         hint = dynamic.hint
         bit = mixed >> _U(20)
         hint[(bit >> _U(6)) & _U(hint.size - 1)] |= _U(1) << (bit & _U(63))
 
 
 @_helper
-def _hinted(hint, mixed):
+def hinted(hint, mixed):
     bit = mixed >> _U(20)
     return (hint[(bit >> _U(6)) & _U(hint.size - 1)] >> (bit & _U(63))) & _U(1) != _U(0)
 
@@ -391,10 +391,10 @@ def _hinted(hint, mixed):
 def _add(dynamic, at, token, more):
     """Count a follower of a record ``more`` times."""
     slots = dynamic.slots
-    if slots[at + _BEST] == token:
-        old = np.int64(slots[at + _BEST_COUNT])
+    if slots[at + BEST] == token:
+        old = np.int64(slots[at + BEST_COUNT])
         count = min(old + more, _COUNT_MAX)
-        slots[at + _BEST_COUNT] = count
+        slots[at + BEST_COUNT] = count
         _widen_sum(slots, at, count - old)
     else:
         _count_other(slots, at, dynamic.followers, token, more, np.int64(-1))
@@ -432,19 +432,19 @@ def _merge(dynamic, context, chunk, thresholds):
     nodes = context.nodes
     edges = context.followers.edges
     for node in range(1, context.followers.n_used[0]):
-        n = _at(node)
-        best = nodes[n + _BEST]
+        n = record_at(node)
+        best = nodes[n + BEST]
         if best < 0:
             continue
-        size = np.int64(nodes[n + _SIZE])
-        at, mixed = _ngram_record(dynamic, chunk, np.int64(nodes[n + _END]) + 1, size)
-        _add(dynamic, at, best, np.int64(nodes[n + _BEST_COUNT]))
-        edge = np.int64(nodes[n + _MORE])
+        size = np.int64(nodes[n + SIZE])
+        at, mixed = _ngram_record(dynamic, chunk, np.int64(nodes[n + END]) + 1, size)
+        _add(dynamic, at, best, np.int64(nodes[n + BEST_COUNT]))
+        edge = np.int64(nodes[n + MORE])
         while edge >= 0:
-            e = _at(edge)
-            if edges[e + _TOKEN] != best:
-                _add(dynamic, at, edges[e + _TOKEN], np.int64(edges[e + _COUNT]))
-            edge = np.int64(edges[e + _NEXT])
+            e = record_at(edge)
+            if edges[e + TOKEN] != best:
+                _add(dynamic, at, edges[e + TOKEN], np.int64(edges[e + COUNT]))
+            edge = np.int64(edges[e + NEXT])
         _give_hint(dynamic, mixed, at, thresholds[2, size], thresholds[3, size])
 
 
@@ -452,7 +452,7 @@ def _merge(dynamic, context, chunk, thresholds):
 def index_dynamic(grown, slots, thresholds):
     """Move all n-grams of ``slots`` into the larger, empty table of ``grown``."""
     for slot in range(slots.size >> 3):
-        old = _at(slot)
+        old = record_at(slot)
         d = slots[old + _U(3)]
         if d < 0:
             continue
@@ -461,7 +461,7 @@ def index_dynamic(grown, slots, thresholds):
         c = slots[old + _U(2)]
         size = 4 if a >= 0 else 3 if b >= 0 else 2 if c >= 0 else 1
         mixed = _hash_of(a, b, c, d)
-        at = _find_ngram(grown.slots, mixed, a, b, c, d)
+        at = find_ngram(grown.slots, mixed, a, b, c, d)
         for i in range(8):
             grown.slots[at + _U(i)] = slots[old + _U(i)]
         _give_hint(grown, mixed, at + _U(4), thresholds[2, size], thresholds[3, size])
@@ -471,7 +471,7 @@ def index_dynamic(grown, slots, thresholds):
 
 
 @_helper
-def _find_row(bigrams, first, second):
+def find_row(bigrams, first, second):
     """The row of the bigram, or -1.
 
     A crafted index leads to wrong rows at most: it is followed for as many steps as it has places,
@@ -505,7 +505,7 @@ def _find_row(bigrams, first, second):
 
 
 @_helper
-def _start(bigrams, row):
+def row_start(bigrams, row):
     """Where the followers of a row begin, and those of the row before it end."""
     block = _U(row) >> _U(bigrams.params[1])
     return np.int64(bigrams.base[block]) + np.int64(bigrams.offset[_U(row)])
@@ -527,10 +527,10 @@ def _find_sorted(ids, low, stop, wanted):
 
 
 @_helper
-def _static_count(bigrams, row, token):
+def static_count(bigrams, row, token):
     """How often the token follows the bigram; 0 if never."""
-    stop = min(_start(bigrams, row + 1), np.int64(bigrams.next.size))
-    entry = _find_sorted(bigrams.next, _start(bigrams, row), stop, token)
+    stop = min(row_start(bigrams, row + 1), np.int64(bigrams.next.size))
+    entry = _find_sorted(bigrams.next, row_start(bigrams, row), stop, token)
     if entry < 0:
         return np.int64(0)
     count = np.int64(bigrams.count[_U(entry)])
@@ -555,15 +555,15 @@ def _weighted_best(records, at, followers, bigrams, row):
     boosted_count = np.int64(0)
     plain_count = np.int64(0)
     plain = np.int32(-1)
-    best = records[at + _BEST]
-    edge = np.int64(records[at + _MORE])
+    best = records[at + BEST]
+    edge = np.int64(records[at + MORE])
     while edge >= 0:
-        e = _at(edge)
-        token = followers.edges[e + _TOKEN]
-        count = np.int64(followers.edges[e + _COUNT])
+        e = record_at(edge)
+        token = followers.edges[e + TOKEN]
+        count = np.int64(followers.edges[e + COUNT])
         if token == best:  # its edge is stale
-            count = np.int64(records[at + _BEST_COUNT])
-        static = _static_count(bigrams, row, token)
+            count = np.int64(records[at + BEST_COUNT])
+        static = static_count(bigrams, row, token)
         if static > 0:
             score = count * static
             if score > product or (score == product and token < boosted):
@@ -573,7 +573,7 @@ def _weighted_best(records, at, followers, bigrams, row):
         elif count > plain_count or (count == plain_count and token < plain):
             plain_count = count
             plain = token
-        edge = np.int64(followers.edges[e + _NEXT])
+        edge = np.int64(followers.edges[e + NEXT])
     score = 100 * min(product, _PRODUCT_CAP)
     if boosted >= 0 and (
         plain < 0 or score > plain_count or (score == plain_count and boosted < plain)
@@ -585,17 +585,17 @@ def _weighted_best(records, at, followers, bigrams, row):
 @_helper
 def _try(records, at, followers, least, percent, bigrams, first, second):
     """The token that a record drafts under the thresholds, or -1; first, second end the text."""
-    total = _sum_of(records, at, followers)
+    total = sum_of(records, at, followers)
     if total < least:
         return np.int32(-1)
     needed = percent * min(total, _SUM_CAP)
     # No follower counts more than the best, whatever the weights: an early no.
-    if 100 * np.int64(records[at + _BEST_COUNT]) < needed:
+    if 100 * np.int64(records[at + BEST_COUNT]) < needed:
         return np.int32(-1)
-    best = records[at + _BEST]
-    if records[at + _MORE] < 0:
+    best = records[at + BEST]
+    if records[at + MORE] < 0:
         return best
-    row = _find_row(bigrams, first, second)
+    row = find_row(bigrams, first, second)
     # Where the static cache would draft the best one too, no other's product can exceed its own.
     if row < 0 or bigrams.verdict[_U(row)] == best:
         return best
@@ -609,28 +609,28 @@ def _try(records, at, followers, least, percent, bigrams, first, second):
 def _try_dynamic(dynamic, bigrams, a, b, c, d, thresholds, origin):
     """A token from the dynamic cache, or -1; the n-gram a b c d ends the text (-1: unused)."""
     hint = dynamic.hint
-    one = _mix(_U(0), d)
-    two = _mix(one, c)
-    three = _mix(two, b)
-    four = _mix(three, a)
+    one = mix(_U(0), d)
+    two = mix(one, c)
+    three = mix(two, b)
+    four = mix(three, a)
     none = np.int32(-1)
     # The four bits are read before any is used, so that their cache misses overlap.
-    in_four = _hinted(hint, four) and a >= 0
-    in_three = _hinted(hint, three) and b >= 0
-    in_two = _hinted(hint, two)
-    in_one = _hinted(hint, one)
+    in_four = hinted(hint, four) and a >= 0
+    in_three = hinted(hint, three) and b >= 0
+    in_two = hinted(hint, two)
+    in_one = hinted(hint, one)
     token = none
     size = np.int64(_NGRAM_MAX)
     while size > 0 and token < 0:
         at = _NOWHERE
         if size == 4 and in_four:
-            at = _find_ngram(dynamic.slots, four, a, b, c, d)
+            at = find_ngram(dynamic.slots, four, a, b, c, d)
         elif size == 3 and in_three:
-            at = _find_ngram(dynamic.slots, three, none, b, c, d)
+            at = find_ngram(dynamic.slots, three, none, b, c, d)
         elif size == 2 and in_two:
-            at = _find_ngram(dynamic.slots, two, none, none, c, d)
+            at = find_ngram(dynamic.slots, two, none, none, c, d)
         elif size == 1 and in_one:
-            at = _find_ngram(dynamic.slots, one, none, none, none, d)
+            at = find_ngram(dynamic.slots, one, none, none, none, d)
         if at != _NOWHERE and dynamic.slots[at + _U(3)] >= 0:
             token = _try(
                 dynamic.slots,
@@ -653,8 +653,8 @@ def _try_context(context, node, bigrams, c, d, thresholds, origin):
     """A token from the n-grams that end the text, the longest being ``node``, or -1."""
     nodes = context.nodes
     while node != 0:
-        at = _at(node)
-        size = nodes[at + _SIZE]
+        at = record_at(node)
+        size = nodes[at + SIZE]
         token = _try(
             nodes,
             at,
@@ -669,7 +669,7 @@ def _try_context(context, node, bigrams, c, d, thresholds, origin):
             origin[0] = 0
             origin[1] = size
             return token
-        node = np.int64(nodes[at + _SUFFIX])
+        node = np.int64(nodes[at + SUFFIX])
     return np.int32(-1)
 
 
@@ -696,7 +696,7 @@ def draft_tokens(context, node, dynamic, bigrams, tokens, thresholds, draft, ori
         if token < 0:
             token = _try_dynamic(dynamic, bigrams, a, b, c, d, thresholds, from_where)
         if token < 0:
-            row = _find_row(bigrams, c, d)
+            row = find_row(bigrams, c, d)
             if row < 0 or bigrams.verdict[_U(row)] == bigrams.params[2]:
                 break
             token = np.int32(bigrams.verdict[_U(row)])
@@ -705,7 +705,7 @@ def draft_tokens(context, node, dynamic, bigrams, tokens, thresholds, draft, ori
         draft[_U(n_drafted)] = token
         n_drafted += 1
         if n_drafted < draft.size:
-            node = _follow(context, node, token)
+            node = follow_token(context, node, token)
         a = b
         b = c
         c = d
@@ -714,7 +714,7 @@ def draft_tokens(context, node, dynamic, bigrams, tokens, thresholds, draft, ori
 
 
 @_helper
-def _longest(state):
+def longest(state):
     """The longest n-gram that ends the chunk."""
     size = _NGRAM_MAX
     while size > 0 and state[_U(size)] == 0:
@@ -735,7 +735,7 @@ def _replay_chunk(chunk, context, dynamic, bigrams, thresholds, draft, origin, s
     accepted = 0
     while at < chunk.size:
         n_drafted = draft_tokens(
-            context, _longest(state), dynamic, bigrams, chunk[:at], thresholds, draft, origin
+            context, longest(state), dynamic, bigrams, chunk[:at], thresholds, draft, origin
         )
         room = chunk.size - at
         n_accepted = 0
@@ -755,7 +755,7 @@ def _replay_chunk(chunk, context, dynamic, bigrams, thresholds, draft, origin, s
         else:
             tally.total[1] += 1
         for _ in range(min(n_accepted + 1, room)):
-            _learn(context, state, chunk[at], at)
+            learn(context, state, chunk[at], at)
             at += 1
     tally.total[0] += rounds
     tally.total[2] += drafted
@@ -787,13 +787,13 @@ def replay_chunks(
     """
     for start in range(0, tokens.size, n_ctx):
         chunk = tokens[start : start + n_ctx]
-        begin = _clock_ns(clock_id, timespec)
+        begin = clock_ns(clock_id, timespec)
         _replay_chunk(chunk, context, dynamic, bigrams, thresholds, draft, origin, state, tally)
-        middle = _clock_ns(clock_id, timespec)
+        middle = clock_ns(clock_id, timespec)
         _merge(dynamic, context, chunk, thresholds)
         _clear_context(context, chunk)
         tally.total[5] += middle - begin
-        tally.total[6] += _clock_ns(clock_id, timespec) - middle
+        tally.total[6] += clock_ns(clock_id, timespec) - middle
 
 
 # ------------------------------------------------------------------------------------ session
@@ -844,7 +844,7 @@ def accept_in_session(session, n_known, n_more):
     tokens = _array(session, 21, np.int32)
     state = _array(session, 22, np.int32)
     for at in range(n_known, n_known + n_more):
-        _learn(context, state, tokens[at], at)
+        learn(context, state, tokens[at], at)
 
 
 @njit(cache=True, nogil=True)
@@ -875,7 +875,7 @@ def draft_in_session(session, n_known, draft_max, ids):
     origin = carray(_pointer(session[50]), (draft.size, 2), np.int64)
     return draft_tokens(
         _context(session),
-        _longest(_array(session, 22, np.int32)),
+        longest(_array(session, 22, np.int32)),
         dynamic,
         bigrams,
         tokens[:n_known],
