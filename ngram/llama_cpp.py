@@ -16,9 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..engine.errors import UsageError
+from ..engine.pacer import Pacer
 
 # Known tokens that must be the same before new ones are taken for their continuation.
 _WINDOW = 64
+_NOTHING = np.empty(0, np.int32)
 
 
 class Drafter(Protocol):
@@ -37,6 +39,44 @@ class Drafter(Protocol):
         """Forget the text."""
 
 
+class _Pacing:
+    """Drafts as much as pays, by what rounds took and yielded so far."""
+
+    def __init__(self, drafter: Drafter, draft_max: int) -> None:
+        self._drafter = drafter
+        self._pacer = Pacer(draft_max)
+        self._drafted: list[int] = []
+        self._n_offered = 0
+        self._draft_ns: int | None = None
+
+    def begin(self) -> None:
+        """Another text."""
+        self._pacer.begin()
+
+    def observe(self, tokens: np.ndarray, verify_ns: int) -> None:
+        """Learn what became of the last draft: ``tokens`` (int32 [n]) of the text, in that time."""
+        self._pacer.observe(
+            self._drafted,
+            self._n_offered,
+            tokens.tolist(),
+            verify_ns=verify_ns,
+            draft_ns=self._draft_ns,
+        )
+
+    def draft(self, n_max: int) -> np.ndarray:
+        """See ``Drafter``."""
+        n = self._pacer.n_to_draft(n_max)
+        self._draft_ns = None
+        draft = _NOTHING
+        if n:
+            start_ns = time.perf_counter_ns()
+            draft = self._drafter.draft(n)
+            self._draft_ns = time.perf_counter_ns() - start_ns
+        self._drafted = draft.tolist()
+        self._n_offered = self._pacer.n_to_verify(len(draft))
+        return draft[: self._n_offered]
+
+
 class LlamaCppDraftModel:
     """A drafter as llama-cpp-python's ``draft_model``; one for each ``Llama``, as that no threads.
 
@@ -48,6 +88,9 @@ class LlamaCppDraftModel:
     drafter : is told the text, reset with it, and asked for drafts; nobody else may do so
     n_max : tokens a draft, at most the drafter's own limit, which is the default; may be set anew
         at any time
+    paced : draft no more than pays, by the time between the calls; else as much as there is. What
+        is drafted then differs from run to run, and with it the size of batches, to which
+        llama.cpp's logits are not indifferent: of two tokens as good as equal, the other may win
 
     Attributes
     ----------
@@ -62,11 +105,14 @@ class LlamaCppDraftModel:
     UsageError : ``n_max`` below 0
     """
 
-    def __init__(self, drafter: Drafter, *, n_max: int | None = None) -> None:
+    def __init__(self, drafter: Drafter, *, n_max: int | None = None, paced: bool = False) -> None:
         if n_max is not None and n_max < 0:
             raise UsageError(f"n_max {n_max} is below 0", remedy="give 0 or more")
         self.drafter = drafter
         self.n_max = drafter.draft_max if n_max is None else n_max
+        self._pacing = _Pacing(drafter, self.n_max) if paced else None
+        self._asked = drafter if self._pacing is None else self._pacing
+        self._left_ns = 0  # when the last call was over
         self._ids = np.empty(1024, np.int32)  # of the last call, and behind them its draft
         self.clear()
         self.reset()
@@ -98,17 +144,25 @@ class LlamaCppDraftModel:
         """
         start_ns = time.perf_counter_ns()
         ids = np.asarray(input_ids, np.int32)
-        if not self._goes_on(ids):
+        n_old = self._n
+        goes_on = self._goes_on(ids)
+        if not goes_on:
             self._read(ids)
+        if self._pacing is not None:
+            if goes_on:
+                self._pacing.observe(ids[n_old:], start_ns - self._left_ns)
+            else:
+                self._pacing.begin()
         self._n, self._n_drafted = len(ids), 0
-        draft = np.array(self.drafter.draft(self.n_max), np.intc)
+        draft = np.array(self._asked.draft(self.n_max), np.intc)
         self._n_drafted = len(draft)
         if len(draft):
             self._write(draft, self._n)
             self.n_drafts += 1
             self.n_drafted += len(draft)
         self.n_calls += 1
-        self.draft_ns += time.perf_counter_ns() - start_ns
+        self._left_ns = time.perf_counter_ns()
+        self.draft_ns += self._left_ns - start_ns
         return draft
 
     def _goes_on(self, ids: np.ndarray) -> bool:

@@ -26,12 +26,14 @@ class LoopLlama:
     ----------
     input_ids : intc [n_ctx], as the library's: garbage behind ``n_tokens``, rejected drafts in it
     asked : every text that the draft model was shown
+    evaluated : called with the size of each batch
     n_drafted, n_accepted : counted here, from what was evaluated
     """
 
     predict: Predict
     draft_model: DraftModel | None = None
     n_ctx: int = 512
+    evaluated: Callable[[int], None] = lambda n: None
     n_tokens: int = 0
     asked: list[list[int]] = field(default_factory=list)
     n_drafted: int = 0
@@ -47,6 +49,7 @@ class LoopLlama:
         while True:
             self.input_ids[self.n_tokens : self.n_tokens + len(pending)] = pending
             self.n_tokens += len(pending)
+            self.evaluated(len(pending))
             while n_sure <= self.n_tokens:
                 token = self.predict(self.input_ids[:n_sure].tolist())
                 sent = yield token

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,10 @@ from draftsmith.engine.errors import InputMalformed, UsageError
 from draftsmith.ngram import LlamaCppDraftModel, NgramDrafter
 from llama_cpp_loop import LoopLlama
 
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "docs/python-api.md").read_text(), re.M | re.S
+)
 N_VOCAB = 40
 AGAIN = [1, 2, 3, 4, 1, 2, 3]  # goes on with 4
 
@@ -128,6 +134,45 @@ def test_any_order_of_texts(model: LlamaCppDraftModel, seed: int) -> None:
     """N-grams of a text that is over, or was taken back, in the drafts of the next one."""
     for text in itertools.islice(texts(random.Random(seed)), 150):
         assert ask(model, text) == fresh_draft(text)
+
+
+class Clock:
+    """Time that passes where a batch is evaluated, and nowhere else."""
+
+    def __init__(self, cost: Callable[[int], float]) -> None:
+        self.ns = 0
+        self._cost = cost
+
+    def evaluate(self, n: int) -> None:
+        self.ns += int(1e6 * self._cost(n))
+
+    def perf_counter_ns(self) -> int:
+        return self.ns
+
+
+@pytest.mark.parametrize("dear", [True, False])
+def test_paced(monkeypatch: pytest.MonkeyPatch, dear: bool) -> None:
+    """Drafts that cost more than they save, or none where they are for free; another text."""
+
+    def run(paced: bool, drafts: bool = True) -> tuple[list[int], int]:
+        clock = Clock(lambda n: n if dear else 1)
+        monkeypatch.setattr("draftsmith.ngram.llama_cpp.time", clock)
+        model = LlamaCppDraftModel(Spy(), paced=paced)
+        llama = LoopLlama(predict, model if drafts else None, evaluated=clock.evaluate)
+        found = generated(llama, [1, 2, 3], 400) + generated(llama, [4, 5, 6], 400)
+        assert model.n_drafted == llama.n_drafted
+        assert not drafts or [t for told in spy_of(model).told for t in told] == llama.asked[-1]
+        return found, clock.ns
+
+    plain, plain_ns = run(False, drafts=False)
+    free, free_ns = run(False)
+    paced, paced_ns = run(True)
+    assert plain == free == paced
+    if dear:
+        assert free_ns > 1.2 * plain_ns
+        assert paced_ns < 1.05 * plain_ns
+    else:
+        assert paced_ns < 1.2 * free_ns < 0.9 * plain_ns
 
 
 def test_goes_on_without_a_reset(model: LlamaCppDraftModel) -> None:
@@ -274,3 +319,17 @@ def test_import_is_cheap() -> None:
         "assert 'llama_cpp' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("code", EXAMPLES, ids=str.__len__)
+def test_documented_examples(
+    code: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    smollm2: Path,
+) -> None:
+    """An example that does not run, or prints something else than it says."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs/python-api.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines() == re.findall(r"^# (.*)$", code, re.M)
