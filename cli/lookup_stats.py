@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..engine.errors import UsageError
-from . import options
+from . import drafter_options, options
+from .drafter_request import DrafterOptions, DrafterRequest
 from .output import Output
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engine.gguf_file import GgufMetadata
     from ..engine.tokenizer import Tokenizer
     from ..ngram.corpus import Corpus
     from .inputs import Stages
 
 NO_CACHE = "none"
+DRAFT_MAX_VARIABLE = "LLAMA_ARG_SPEC_DRAFT_N_MAX"
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def command(
             "--draft-max",
             "--spec-draft-n-max",
             metavar="N,...",
-            envvar="LLAMA_ARG_SPEC_DRAFT_N_MAX",
+            envvar=DRAFT_MAX_VARIABLE,
             help=f"Longest draft, 0 to {options.DRAFT_MOST}; 3 by default. Several: a row each.",
         ),
     ] = None,
@@ -97,6 +98,13 @@ def command(
             help="Check every invariant of the caches first, not only checksums, ids and counts.",
         ),
     ] = False,
+    drafter: drafter_options.Drafters = None,
+    upstream_exact: drafter_options.UpstreamExact = False,
+    carry: drafter_options.CarryOption = None,
+    server_like: drafter_options.ServerLike = False,
+    advise: drafter_options.Advise = False,
+    cost: drafter_options.Cost = None,
+    show_examples: drafter_options.ShowExamples = False,
     plot: Annotated[
         str | None,
         typer.Option(
@@ -120,6 +128,31 @@ def command(
     equally good tokens the one with the lowest id is drafted.
     """
     out = Output.from_options(json=json, csv=csv, no_header=no_header, quiet=quiet)
+    asked = DrafterRequest.from_options(
+        DrafterOptions(
+            drafters=drafter,
+            upstream_exact=upstream_exact,
+            carry=carry,
+            server_like=server_like,
+            advise=advise,
+            cost=cost,
+            show_examples=show_examples,
+        ),
+        model=model,
+        files=file + (more or []),
+        statics=[path for path in static or [] if path != NO_CACHE],
+        dynamic=dynamic,
+        n_ctxs=options.numbers("-c", n_ctx or ["0"], options.CTX_MOST),
+        has_draft_max=draft_max is not None and DRAFT_MAX_VARIABLE not in os.environ,
+        repeat=repeat,
+        verify=verify,
+        field=field,
+        escape=escape,
+        n_threads=threads,
+        plot=plot,
+    )
+    if asked is not None:
+        return partial(_stats_of_drafters, asked, out)
     request = Request(
         model=model,
         files=file + (more or []),
@@ -137,6 +170,13 @@ def command(
     return partial(stats, request, out)
 
 
+def _stats_of_drafters(request: DrafterRequest, out: Output) -> None:
+    """Do what --drafter says; what that takes is not imported for anything else."""
+    from .drafter_stats import stats
+
+    stats(request, out)
+
+
 def stats(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
     from ..engine.gguf_file import read_metadata
@@ -147,6 +187,7 @@ def stats(request: Request, out: Output) -> None:
     from ..ngram.corpus import open_corpus
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_corpus, warn_of_repairs
     from .plot import check_plot, draw
+    from .replay_inputs import chunk_tokens
     from .replay_report import figure_of, records_of, sweep_table, tables_of
     from .sweep import Caches, sweep
 
@@ -160,7 +201,7 @@ def stats(request: Request, out: Output) -> None:
         with stages.stage("load"):
             metadata = read_metadata(model)
             tokenizer = load_tokenizer(model, metadata)
-        n_ctxs = [_n_ctx(wanted, metadata, out) for wanted in request.n_ctxs]
+        n_ctxs = [chunk_tokens(wanted, metadata, out) for wanted in request.n_ctxs]
         caches = Caches(request.statics, request.dynamic, tokenizer, stages, verify=request.verify)
         tokens = _tokens(corpus, tokenizer, n_threads, stages, out)
         cells = sweep(tokens, caches, n_ctxs, request.draft_maxes, request.repeat, out)
@@ -190,26 +231,6 @@ def stats(request: Request, out: Output) -> None:
     if request.plot is not None:
         draw(figure_of(records), request.plot)
         out.note(f"wrote {request.plot}")
-
-
-def _n_ctx(wanted: int, metadata: GgufMetadata, out: Output) -> int:
-    """Return the chunk length: what is wanted or the model's own, rounded up as llama.cpp does."""
-    from ..ngram.replay import round_up_ctx
-
-    n_ctx = wanted
-    if n_ctx == 0:
-        values = metadata.values
-        trained = values.get(f"{values.get('general.architecture')}.context_length")
-        n_ctx = trained if isinstance(trained, int) else 0
-        if n_ctx < 1:
-            raise UsageError(
-                f"{metadata.path} does not say what context it was trained on",
-                remedy="give -c N",
-            )
-    rounded = round_up_ctx(n_ctx)
-    if rounded != n_ctx:
-        out.note(f"-c {n_ctx} is rounded up to {rounded}, a multiple of 256, as llama.cpp does")
-    return rounded
 
 
 def _tokens(

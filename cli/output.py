@@ -208,17 +208,30 @@ class Output:
             _print_tables(tables, stderr=aside)
 
     def results(
-        self, command: str, records: Sequence[Mapping[str, Any]], tables: Sequence[Table]
+        self,
+        command: str,
+        records: Sequence[Mapping[str, Any]],
+        tables: Sequence[Table],
+        *,
+        more: Mapping[str, Any] | None = None,
+        lines: Sequence[str] = (),
     ) -> None:
-        """Print several records: as --json one object with a list, as --csv a row each."""
+        """Print several records: as --json one object with a list, as --csv a row each.
+
+        Parameters
+        ----------
+        more : keys of the JSON object besides the list.
+        lines : shown to people behind the tables, never folded: they may be copied.
+        """
         rows = [{"schema": SCHEMA, **_finite(record)} for record in records]
         if self.mode == "json":
-            whole = {"schema": SCHEMA, "command": command, "rows": rows}
+            whole = {"schema": SCHEMA, "command": command, "rows": rows} | _finite(more or {})
             print(json.dumps(whole, allow_nan=False, indent=2))
         elif self.mode == "csv":
             print(_csv_text(rows, header=self.header), end="")
         else:
             _print_tables(tables)
+            print(*map(one_line, lines), sep="\n", end="\n" if lines else "")
 
 
 def _stop(progress: Progress) -> None:

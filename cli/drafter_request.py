@@ -1,0 +1,150 @@
+"""What a call of ``lookup-stats --drafter`` asks for, checked as far as options go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..engine.errors import UsageError
+from .drafter_options import Carry
+
+
+@dataclass(frozen=True)
+class DrafterOptions:
+    """The options that only calls with --drafter have."""
+
+    drafters: list[str] | None
+    upstream_exact: bool
+    carry: Carry | None
+    server_like: bool
+    advise: bool
+    cost: str | None
+    show_examples: bool
+
+
+@dataclass(frozen=True)
+class DrafterRequest:
+    """The options of one call.
+
+    Attributes
+    ----------
+    n_ctx : tokens a chunk of plain text; 0: the model's own
+    curve : of --cost; None: nothing is predicted
+    n_threads : None: as many as there are for reading, and rows one after another
+    """
+
+    model: str
+    files: list[str]
+    drafters: list[str]
+    upstream_exact: bool
+    carry: Carry
+    static: str | None
+    dynamic: str | None
+    n_ctx: int
+    repeat: int
+    verify: bool
+    field: str | None
+    escape: bool
+    n_threads: int | None
+    curve: str | None
+    show_examples: bool
+    plot: str | None
+
+    @classmethod
+    def from_options(
+        cls,
+        given: DrafterOptions,
+        *,
+        model: str,
+        files: list[str],
+        statics: Sequence[str],
+        dynamic: str | None,
+        n_ctxs: Sequence[int],
+        has_draft_max: bool,
+        repeat: int,
+        verify: bool,
+        field: str | None,
+        escape: bool,
+        n_threads: int | None,
+        plot: str | None,
+    ) -> DrafterRequest | None:
+        """Return the request; None: there is no --drafter.
+
+        Raises
+        ------
+        UsageError : options that do not fit together
+        """
+        if given.drafters is None:
+            _check_alone(given)
+            return None
+        _check_single(statics, n_ctxs, has_draft_max=has_draft_max)
+        return cls(
+            model=model,
+            files=files,
+            drafters=given.drafters,
+            upstream_exact=given.upstream_exact,
+            carry=_carry(given),
+            static=statics[0] if statics else None,
+            dynamic=dynamic,
+            n_ctx=n_ctxs[0],
+            repeat=repeat,
+            verify=verify,
+            field=field,
+            escape=escape,
+            n_threads=n_threads,
+            curve=_curve(given),
+            show_examples=given.show_examples,
+            plot=plot,
+        )
+
+
+def _check_alone(given: DrafterOptions) -> None:
+    """Refuse what says nothing without --drafter."""
+    for flag, is_given in (
+        ("--upstream-exact", given.upstream_exact),
+        ("--carry", given.carry is not None),
+        ("--server-like", given.server_like),
+        ("--advise", given.advise),
+        ("--cost", given.cost is not None),
+        ("--show-examples", given.show_examples),
+    ):
+        if is_given:
+            raise UsageError(
+                f"{flag} is for --drafter",
+                remedy=f"name a drafter, as --drafter ngram-mod, or leave {flag} out",
+            )
+
+
+def _check_single(statics: Sequence[str], n_ctxs: Sequence[int], *, has_draft_max: bool) -> None:
+    """Refuse rows of another kind than drafters."""
+    if len(statics) > 1:
+        raise UsageError("--drafter with several -lcs", remedy="give one, and a call for each")
+    if len(n_ctxs) > 1:
+        raise UsageError("--drafter with several -c", remedy="give one, and a call for each")
+    if has_draft_max:
+        raise UsageError(
+            "--drafter with --draft-max: drafters have keys of their own for that",
+            remedy="give them, as --drafter ngram-cache:draft-max=3",
+        )
+
+
+def _carry(given: DrafterOptions) -> Carry:
+    """Return what is carried from request to request."""
+    if not given.server_like:
+        return given.carry or Carry.CONVERSATION
+    if given.carry not in (None, Carry.ALL):
+        raise UsageError(
+            f"--server-like and --carry {given.carry} exclude each other", remedy="give one of them"
+        )
+    return Carry.ALL
+
+
+def _curve(given: DrafterOptions) -> str | None:
+    """Return the curve to predict with."""
+    if given.advise and given.cost is None:
+        raise UsageError(
+            "--advise needs to know what a pass over several tokens costs",
+            remedy="give --cost FILE of llama-bench -p 1,2,4,8,16,32,64 -n 0 -o json or of "
+            "lookup-run --compare --json, or --cost 1:1.0,2:1.1,4:1.3",
+        )
+    return given.cost
