@@ -131,8 +131,10 @@ def cases_of(options: argparse.Namespace, n_vocab: int) -> dict[str, DraftModel 
     for n in options.lookup:
         cases[f"prompt lookup, {n}"] = LlamaPromptLookupDecoding(num_pred_tokens=n)
     for n in options.draft_max:
-        drafter = NgramDrafter(n_vocab, draft_max=n, static=static)
-        cases[f"draftsmith, {n}"] = LlamaCppDraftModel(drafter)
+        for paced in (False, True):
+            drafter = NgramDrafter(n_vocab, draft_max=n, static=static)
+            name = f"draftsmith, {n}{', paced' if paced else ''}"
+            cases[name] = LlamaCppDraftModel(drafter, paced=paced)
     return cases
 
 

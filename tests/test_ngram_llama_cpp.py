@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import random
 import re
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -333,3 +335,63 @@ def test_documented_examples(
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "docs/python-api.md", "exec"), {})
     assert capsys.readouterr().out.splitlines() == re.findall(r"^# (.*)$", code, re.M)
+
+
+@pytest.fixture
+def library() -> Any:
+    """llama-cpp-python itself."""
+    return pytest.importorskip("llama_cpp", reason="the extra llama-cpp is not installed")
+
+
+@pytest.fixture
+def llama(library: Any, smollm2: Path) -> Iterator[Any]:
+    llama = library.Llama(
+        str(smollm2), n_ctx=1024, n_threads=2, logits_all=True, verbose=False, seed=1
+    )
+    yield llama
+    llama.close()
+
+
+@pytest.mark.slow
+def test_chat_in_the_library(llama: Any) -> None:
+    """Another answer than without drafts; a token that the drafter never heard of; a second
+    turn that is learnt from its beginning."""
+    question = {"role": "user", "content": "Count from one to thirty in words, one a line."}
+    options = {"temperature": 0, "max_tokens": 80}
+
+    def talk() -> list[str]:
+        first = llama.create_chat_completion([question], **options)["choices"][0]["message"]
+        again = [question, first, {"role": "user", "content": "Once more, please."}]
+        second = llama.create_chat_completion(again, **options)["choices"][0]["message"]
+        return [first["content"], second["content"]]
+
+    plain = talk()
+    spy = Spy(llama.n_vocab(), draft_max=8)
+    llama.draft_model = model = LlamaCppDraftModel(spy)
+    spy.n_resets = 0
+    llama.reset()
+    assert talk() == plain
+    assert model.n_accepted > 40
+    told = [token for tokens in spy.told for token in tokens]
+    assert told == llama.input_ids[: len(told)].tolist()
+    assert len(spy.told[0]) < len(spy.told[-1]) or spy.n_resets <= 1
+
+
+@pytest.mark.slow
+def test_benchmark_of_the_library(library: Any, smollm2: Path, tmp_path: Path) -> None:
+    """Texts that drafts change, counts that contradict each other, a case left out."""
+    prompts = tmp_path / "prompts.jsonl"
+    lines = (ROOT / "scripts/prompts.jsonl").read_text().splitlines()
+    prompts.write_text("\n".join(lines[:1] + lines[3:5]))
+    command = [sys.executable, ROOT / "scripts/bench_llama_cpp.py", "--prompts", prompts]
+    command += ["-m", smollm2, "-n", "64", "--repeat", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    totals = {total["case"]: total for total in record["totals"]}
+    assert {"plain", "prompt lookup, 10", "draftsmith, 8"} <= set(totals)
+    for total in totals.values():
+        assert total["n_identical"] == 3, record["rows"]
+        assert total["n_accepted"][0] <= total["n_drafted"][0]
+        assert (total["n_drafted"][0] > 0) == (total["case"] != "plain")
+    assert totals["draftsmith, 8"]["n_accepted"][0] > 20
