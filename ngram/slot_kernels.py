@@ -16,7 +16,7 @@ calls those of ``slot.params[0]``:
     has only grown, and a kind then need not read them again.
 ``draft_KIND(slot, tokens, n, n_max, out) -> int64``
     The text is ``tokens[:n]``, ``tokens[n - 1]`` being the token that was just sampled. Writes at
-    most ``n_max`` (1 or more; out has room for them) ids and returns how many. Nothing behind ``n``
+    most ``n_max`` (1 or more) ids and returns how many; ``out`` has room for the kind's longest. Nothing behind ``n``
     may be read: in a replay ``tokens`` holds what is still to come. No call is made in a round in
     which a drafter before this one drafted, or which has no room for a draft.
 ``accept_KIND(slot, tokens, n, n_accepted, is_other)``
@@ -63,11 +63,14 @@ MILLION = 1_000_000  # a fraction of 1 in params
 # As in draft_kernels: no reference counts, and no wrappers for what Python does not call.
 kernel = njit(cache=True, nogil=True, _nrt=False)
 helper = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# For what returns parts of arrays, which without reference counts no function can: it is written
+# into its caller.
+view = njit(nogil=True, _nrt=False, inline="always")
 
 U = np.uint64
 
 
-@helper
+@view
 def slot_of(bank, i):
     """The i-th slot of a bank."""
     starts = bank.starts
