@@ -16,9 +16,9 @@ calls those of ``slot.params[0]``:
     has only grown, and a kind then need not read them again.
 ``draft_KIND(slot, tokens, n, n_max, out) -> int64``
     The text is ``tokens[:n]``, ``tokens[n - 1]`` being the token that was just sampled. Writes at
-    most ``n_max`` (1 or more) ids and returns how many; ``out`` has room for the kind's longest. Nothing behind ``n``
-    may be read: in a replay ``tokens`` holds what is still to come. No call is made in a round in
-    which a drafter before this one drafted, or which has no room for a draft.
+    most ``n_max`` (1 or more) ids and returns how many; ``out`` has room for the kind's longest.
+    Nothing behind ``n`` may be read: in a replay ``tokens`` holds what is still to come. No call is
+    made in a round in which a drafter before this one drafted, or which has no room for a draft.
 ``accept_KIND(slot, tokens, n, n_accepted, is_other)``
     After a round with a draft: ``n_accepted`` of its ids were right; ``n`` as in ``draft``.
     ``is_other``: another drafter's draft it was.
