@@ -43,8 +43,8 @@ PROCESSOR_S = 1.0
 MEMORY_BYTES = 256 << 20  # of the process's own; Python and Jinja take 10 MB
 MAX_TEXT_CHARACTERS = 1 << 22
 
-_WORKER = Path(__file__).with_name("chat_worker.py")
-_GLANCE_S = 0.05
+WORKER = Path(__file__).with_name("chat_worker.py")
+GLANCE_S = 0.05
 _KEY = "tokenizer.chat_template"
 _RAW_REMEDY = "give a raw prompt, without --chat"
 
@@ -140,7 +140,7 @@ class ChatTemplate:
         reply = self._reply(json.dumps(job).encode())
         if "text" in reply:
             return str(reply["text"])
-        raise self._unusable(reply["error"], int(reply["line"]))
+        raise self.unusable(reply["error"], int(reply["line"]))
 
     def encode(self, text: str, tokenizer: Tokenizer) -> NDArray[np.int32]:
         """Ids of a rendered text, int32 [n_ids].
@@ -157,7 +157,7 @@ class ChatTemplate:
     def _reply(self, job: bytes) -> dict[str, Any]:
         """What the worker answers; raises ChatTemplateUnusable if it does not."""
         # -I and -S: neither the user's folder nor his settings come before the job's path.
-        command = [sys.executable, "-I", "-S", str(_WORKER)]
+        command = [sys.executable, "-I", "-S", str(WORKER)]
         pipe = subprocess.PIPE
         with (
             subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as worker,
@@ -165,21 +165,32 @@ class ChatTemplate:
         ):
             output, complaint = worker.communicate(job)
         if was_ended.is_set() or worker.returncode == -getattr(signal, "SIGPROF", 0):
-            raise self._unusable(f"it takes more than {PROCESSOR_S:g} s, or too much memory")
+            raise self.unusable(used_up(PROCESSOR_S))
         if worker.returncode:
-            lines = complaint.decode("utf-8", "replace").split("\n")
-            last = next((line for line in reversed(lines) if line.strip()), "no message")
-            raise self._unusable(f"its process ended with status {worker.returncode}: {last}")
+            raise self.unusable(ended_with(worker.returncode, complaint))
         reply: dict[str, Any] = json.loads(output.decode("utf-8", "surrogatepass"))
         return reply
 
-    def _unusable(self, what: str, line: int = 0) -> ChatTemplateUnusable:
+    def unusable(self, what: str, line: int = 0) -> ChatTemplateUnusable:
+        """The error for what is wrong with it, and in which of its lines (0: unknown)."""
         place = f", line {line}" if line else ""
         shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(what.split()))
         return ChatTemplateUnusable(
             f"{self.path}: the chat template cannot be rendered{place}: {shown}",
             remedy=f"change the messages, or {_RAW_REMEDY}",
         )
+
+
+def used_up(processor_s: float) -> str:
+    """What is wrong where the process was ended."""
+    return f"it takes more than {processor_s:.3g} s, or too much memory"
+
+
+def ended_with(status: int, complaint: bytes) -> str:
+    """What is wrong where the process ended by itself, with this on its standard error."""
+    lines = complaint.decode("utf-8", "replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "no message")
+    return f"its process ended with status {status}: {last}"
 
 
 def _find_source(metadata: GgufMetadata, name: str | None) -> str:
@@ -201,7 +212,7 @@ def _watched(worker: subprocess.Popen[bytes]) -> Iterator[Event]:
     is_over, was_ended = Event(), Event()
 
     def watch() -> None:
-        while not is_over.wait(_GLANCE_S):
+        while not is_over.wait(GLANCE_S):
             processor_s, memory_bytes = process_usage(worker.pid)
             # More than the worker sets itself: its start is in it, and where the system has
             # limits they are to come first.

@@ -5,16 +5,28 @@ holds ``path`` (where to import from), ``template``, ``values`` (its variables) 
 ``processor_s``, ``memory_bytes`` and ``n_characters``; the answer either ``text``, or ``error``
 and ``line`` (0: not known). A process that takes too long is killed and answers nothing.
 
+With the argument ``many`` it renders many conversations, as ``chat_batch.py`` asks: jobs and
+answers are frames, 8 bytes of length before each. The first job holds ``path``, ``template`` and
+limits, and is answered as soon as the template is compiled, by ``error`` if it is wrong. Each
+further one holds ``values``, its own limits, and ``prefixes``: for each a number of messages, and
+whether to add the generation prompt. The answer's ``texts`` are, for each, the number of
+characters that it begins with as the one before does, and the rest; fewer than were asked for when
+the rests have more than ``n_rest_characters`` together. Times and limits are a job's own.
+
 The environment is that of Hugging Face's transformers: the same options, filters and functions.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import sys
+import time
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -28,18 +40,27 @@ class TextTooLong(Exception):
 
 def answer(job: dict[str, Any]) -> dict[str, Any]:
     """The text, or what is wrong with the template."""
-    import jinja2
-
     environment = make_environment()  # imports all that is needed, before the clock runs
     limit_resources(job["processor_s"], job["memory_bytes"])
-    line = 0
-    try:
+
+    def text() -> dict[str, Any]:
         template = environment.from_string(job["template"])
         return {"text": rendered(template, job["values"], job["n_characters"])}
+
+    return attempt(text, job["n_characters"])
+
+
+def attempt(work: Callable[[], dict[str, Any]], n_characters: int) -> dict[str, Any]:
+    """What the work returns, or what is wrong with the template."""
+    import jinja2
+
+    line = 0
+    try:
+        return work()
     except MemoryError:
         message = "it needs too much memory"
     except TextTooLong:
-        message = f"its text has more than {job['n_characters']} characters"
+        message = f"its text has more than {n_characters} characters"
     except RecursionError:
         message = "it calls itself, or nests, too deeply"
     except jinja2.TemplateSyntaxError as error:
@@ -111,8 +132,23 @@ def limit_resources(processor_s: float, memory_bytes: int) -> None:
         return
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        least = memory_bytes if most < 0 else min(memory_bytes, most)  # below 0: no limit so far
+        resource.setrlimit(resource.RLIMIT_DATA, (least, most))
     signal.setitimer(signal.ITIMER_PROF, processor_s)  # SIGPROF ends the process
+
+
+def lift_limits() -> None:
+    """Let this process use what it likes, for its own work between two jobs."""
+    try:
+        import resource
+        import signal
+    except ImportError:  # Windows
+        return
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def rendered(template: Template, values: dict[str, Any], n_characters: int) -> str:
@@ -136,12 +172,95 @@ def line_of(error: BaseException) -> int:
     return line
 
 
+def serve(jobs: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer one job after the other, until there are no more."""
+    setup = read_frame(jobs)
+    if setup is None:
+        return
+    sys.path[:] = setup["path"]
+    environment = make_environment()
+    compiled: list[Template] = []
+
+    def compile_it() -> dict[str, Any]:
+        compiled.append(environment.from_string(setup["template"]))
+        return {}
+
+    write_frame(answers, limited(compile_it, setup))
+    gc.freeze()
+    while (job := read_frame(jobs)) is not None:
+        write_frame(answers, limited(partial(prefix_texts, compiled[0], job), job))
+
+
+def limited(work: Callable[[], dict[str, Any]], job: dict[str, Any]) -> dict[str, Any]:
+    """What the work returns, or what is wrong, under the job's limits; and the time it took."""
+    start_s = time.process_time()
+    limit_resources(job["processor_s"], job["memory_bytes"])
+    reply = attempt(work, job.get("n_characters", 0))
+    lift_limits()
+    if "error" in reply:
+        gc.collect()  # what the failure holds must not count against the next job
+    return reply | {"processor_s": time.process_time() - start_s}
+
+
+def prefix_texts(template: Template, job: dict[str, Any]) -> dict[str, Any]:
+    """The texts that a job asks for, each without what it begins with as the one before does."""
+    values, texts, before = job["values"], [], ""
+    messages, n_left = values["messages"], job["n_rest_characters"]
+    for n_messages, adds_prompt in job["prefixes"]:
+        values["messages"] = messages[:n_messages]
+        values["add_generation_prompt"] = adds_prompt
+        text = rendered(template, values, job["n_characters"])
+        n_shared = shared(before, text)
+        n_left -= len(text) - n_shared
+        if n_left < 0:
+            break
+        texts.append((n_shared, text[n_shared:]))
+        before = text
+    return {"texts": texts}
+
+
+def shared(one: str, other: str) -> int:
+    """Characters that two texts have in common at their begin."""
+    if other.startswith(one):
+        return len(one)
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
+    """The next job; None behind the last."""
+    head = stream.read(8)
+    if len(head) < 8:
+        return None
+    return dict(json.loads(stream.read(int.from_bytes(head, "big"))))
+
+
+def write_frame(stream: IO[bytes], reply: dict[str, Any]) -> None:
+    """Send an answer."""
+    data = to_bytes(reply)
+    stream.write(len(data).to_bytes(8, "big") + data)
+    stream.flush()
+
+
+def to_bytes(reply: dict[str, Any]) -> bytes:
+    """An answer as JSON."""
+    return json.dumps(reply, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
 def main() -> None:
-    """Do the job."""
+    """Do the job, or the jobs."""
+    if sys.argv[1:] == ["many"]:
+        serve(sys.stdin.buffer, sys.stdout.buffer)
+        return
     job = json.load(sys.stdin.buffer)
     sys.path[:] = job["path"]
-    reply = json.dumps(answer(job), ensure_ascii=False)
-    sys.stdout.buffer.write(reply.encode("utf-8", "surrogatepass"))
+    sys.stdout.buffer.write(to_bytes(answer(job)))
 
 
 if __name__ == "__main__":

@@ -323,7 +323,7 @@ def test_memory_is_bounded(toy: GgufMetadata, monkeypatch: pytest.MonkeyPatch) -
 def as_worker(path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Let ``script`` take the place of the worker."""
     path.write_text(script)
-    monkeypatch.setattr(chat, "_WORKER", path)
+    monkeypatch.setattr(chat, "WORKER", path)
 
 
 @pytest.mark.parametrize("script", ["while True: pass", "x = b'a' * 10**9; input()"])
