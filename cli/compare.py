@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from .output import Output
 
 STEP_SIZES = (1, 2, 4, 8, 16)
+# Of longer drafts; none that is paced is longer than 64 tokens.
+STEP_SIZES_LONG = (*STEP_SIZES, 32, 64)
 STEP_REPEATS = 9
 # A drafter that knows nothing of earlier turns yet, and its pacer.
 MakeDrafting = Callable[[], Drafting]
+
+
+def step_sizes(draft_max: int) -> tuple[int, ...]:
+    """Return the sizes of passes to time where drafts are up to that long."""
+    return STEP_SIZES if draft_max < STEP_SIZES[-1] else STEP_SIZES_LONG
 
 
 @dataclass(frozen=True)
@@ -75,8 +82,16 @@ def middle(samples: Sequence[float | None]) -> float | None:
     return median(defined) if defined else None
 
 
-def compare(session: Session, make_drafting: MakeDrafting, n_turns: int, out: Output) -> Comparison:
-    """Generate ``n_turns`` times each way, then time steps behind the text.
+def compare(
+    session: Session,
+    make_drafting: MakeDrafting,
+    n_turns: int,
+    out: Output,
+    sizes: Sequence[int] = STEP_SIZES,
+) -> Comparison:
+    """Generate ``n_turns`` times each way, then time steps of those sizes behind the text.
+
+    The session's cache needs room for the largest of them beyond the text.
 
     Raises
     ------
@@ -97,7 +112,7 @@ def compare(session: Session, make_drafting: MakeDrafting, n_turns: int, out: Ou
             n_done = sum(len(run.tokens) for run in (*drafted, *plain))
             bar.update(n_done, n_done // (turn + 1) * n_turns)
     n_past = session.cache.length
-    return Comparison(start.prefill, drafted, plain, n_past, start.step_ns(STEP_SIZES))
+    return Comparison(start.prefill, drafted, plain, n_past, start.step_ns(sizes))
 
 
 class Start:

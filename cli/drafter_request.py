@@ -67,6 +67,7 @@ class DrafterRequest:
         escape: bool,
         n_threads: int | None,
         plot: str | None,
+        csv: bool,
     ) -> DrafterRequest | None:
         """Return the request; None: there is no --drafter.
 
@@ -78,6 +79,11 @@ class DrafterRequest:
             _check_alone(given)
             return None
         _check_single(statics, n_ctxs, has_draft_max=has_draft_max)
+        if csv and given.show_examples:
+            raise UsageError(
+                "--show-examples is not for --csv, which has no place for them",
+                remedy="give --json, or neither",
+            )
         return cls(
             model=model,
             files=files,

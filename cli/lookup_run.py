@@ -149,7 +149,7 @@ class Made:
 def run_lookup(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
     from ..engine.jit import CompileWatch
-    from .compare import STEP_SIZES
+    from .compare import step_sizes
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
     from .run_report import comparison_keys, generation_keys, tables_of
     from .session import opened, plan
@@ -161,7 +161,7 @@ def run_lookup(request: Request, out: Output) -> None:
             drafter = _drafter(request, planned, out)
         named = (request.prompt.file, request.static, request.dynamic)
         inputs = describe_files([name for name in named if name and Path(name).is_file()])
-        n_extra = STEP_SIZES[-1] if request.n_turns else 0
+        n_extra = step_sizes(request.draft_max)[-1] if request.n_turns else 0
         with opened(planned, stages, out, n_extra) as session:
             make = _compared if request.n_turns else _generated
             made = make(request, session, drafter, out)
@@ -274,7 +274,7 @@ def _compared(request: Request, session: Session, drafter: NgramDrafter, out: Ou
     """Generate with and without drafts in turns; nothing is shown or learnt."""
     from ..engine.detokenise import TextStream
     from ..ngram.draft_origins import OriginPacer
-    from .compare import compare
+    from .compare import compare, step_sizes
     from .session import Drafting
 
     pacers: list[OriginPacer] = []
@@ -284,7 +284,7 @@ def _compared(request: Request, session: Session, drafter: NgramDrafter, out: Ou
         pacers.append(OriginPacer(drafter, fixed=request.fixed))
         return Drafting(drafter, request.draft_max, pacers[-1])
 
-    comparison = compare(session, afresh, request.n_turns, out)
+    comparison = compare(session, afresh, request.n_turns, out, step_sizes(request.draft_max))
     run = comparison.drafted[comparison.typical]
     decoder = TextStream(session.plan.tokenizer)
     text = decoder.feed(run.tokens) + decoder.finish()

@@ -150,6 +150,7 @@ def command(
         escape=escape,
         n_threads=threads,
         plot=plot,
+        csv=csv,
     )
     if asked is not None:
         return partial(_stats_of_drafters, asked, out)
