@@ -33,7 +33,7 @@ from .tables import (
 SOURCES = ("context", "dynamic", "static")
 CTX_MULTIPLE = 256
 # CLOCK_MONOTONIC of the C library: 1 on Linux, 6 on macOS.
-_CLOCK_ID = 6 if sys.platform == "darwin" else 1
+CLOCK_ID = 6 if sys.platform == "darwin" else 1
 # Tokens a kernel call: about a tenth of a second, so that Ctrl-C and progress come through.
 _CALL_TOKENS = 1 << 17
 
@@ -189,7 +189,7 @@ def replay(
         learned = with_room(learned, SIZES * part.size)
         replay_chunks(
             part, n_ctx, context, learned, bigrams, THRESHOLDS, draft, origin, state, tally,
-            _CLOCK_ID, np.zeros(2, np.int64),
+            CLOCK_ID, np.zeros(2, np.int64),
         )  # fmt: skip
         if on_progress is not None:
             on_progress(first * n_ctx + part.size, n_chunks * n_ctx)

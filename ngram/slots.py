@@ -8,6 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ..engine.errors import UsageError
+from .gram_kernels import CELL
+from .map_kernels import RECORD
+from .mod_kernels import POOL
+from .packed import VOCAB_MAX
+from .server_cache_kernels import STATE
+from .server_map_kernels import KEY, MAP_CELLS
 from .slot_kernels import (
     ENDS,
     EXACT,
@@ -23,6 +29,7 @@ from .slot_kernels import (
     Bank,
 )
 from .spec import DrafterSpec, Key, Setting
+from .tables import context_sizes
 
 # Positions and stamps are int32, and stamps go on over all texts.
 TOKENS_MAX = 2**30
@@ -52,13 +59,70 @@ class Sizes(NamedTuple):
     parts: tuple[int, ...] = ()
 
 
-# By the name of the kind: sizes for a setting, whether it is llama.cpp's own form, and the room.
-SIZES: dict[str, Callable[[Setting, bool, Room], Sizes]] = {}
-
-
 def power_of_two(n: int) -> int:
     """The least power of two from 16 up that is not below ``n``."""
     return 1 << max(4, (n - 1).bit_length())
+
+
+def _index(n: int) -> int:
+    """Elements of an index of ``n`` n-grams, at most two thirds full."""
+    return CELL * power_of_two(n + n // 2)
+
+
+def _simple(setting: Setting, exact: bool, room: Room) -> Sizes:
+    return Sizes(table=_index(room.n_text))
+
+
+def _map(setting: Setting, exact: bool, room: Room) -> Sizes:
+    occurrences = _index(room.n_text)
+    if not exact:
+        return Sizes(table=occurrences, nodes=RECORD * room.n_text)
+    # A draft makes a key at most; they outlive their text.
+    key_index = power_of_two(2 * room.n_all)
+    with_values = setting.name == "ngram-map-k4v"
+    return Sizes(
+        table=MAP_CELLS + key_index + with_values * occurrences,
+        nodes=MAP_CELLS + KEY * room.n_all + with_values * room.n_text,
+        parts=(key_index, room.n_all),
+    )
+
+
+def _mod(setting: Setting, exact: bool, room: Room) -> Sizes:
+    if exact:
+        return Sizes(table=2 * POOL)
+    entries = power_of_two(room.n_all + room.n_all // 2)
+    return Sizes(table=2 * entries, words=entries)
+
+
+def _cache(setting: Setting, exact: bool, room: Room) -> Sizes:
+    """Of llama.cpp's own form, too, the longest text is all that it ever learns.
+
+    Raises
+    ------
+    UsageError : a vocabulary that no model has; an array goes over it
+    """
+    if room.n_vocab > VOCAB_MAX:
+        raise UsageError(
+            f"ngram-cache: a vocabulary of {room.n_vocab} tokens, it takes up to {VOCAB_MAX}",
+            remedy="name the model that the ids belong to, or another drafter",
+        )
+    context = context_sizes(room.n_text)
+    scratch = 5 * room.n_vocab + 64 if exact else 0  # for followers in libstdc++'s order
+    return Sizes(
+        table=context.n_index + room.n_vocab,
+        nodes=STATE + context.n_nodes + context.n_edges + scratch,
+        parts=context,
+    )
+
+
+# By the name of the kind: sizes for a setting, whether it is llama.cpp's own form, and the room.
+SIZES: dict[str, Callable[[Setting, bool, Room], Sizes]] = {
+    "ngram-simple": _simple,
+    "ngram-map-k": _map,
+    "ngram-map-k4v": _map,
+    "ngram-mod": _mod,
+    "ngram-cache": _cache,
+}
 
 
 def make_bank(spec: DrafterSpec, room: Room, ends: Sequence[int] = ()) -> Bank:
@@ -90,11 +154,15 @@ def make_bank(spec: DrafterSpec, room: Room, ends: Sequence[int] = ()) -> Bank:
         *sizes, parts = SIZES[setting.name](setting, exact, room)
         starts[:, i + 1] = starts[:, i] + sizes
         params[i, PARTS : PARTS + len(parts)] = parts
-    arrays = (np.zeros(int(n), dtype) for n, dtype in zip(starts[:, k], _TYPES, strict=True))
-    return Bank(params, np.zeros((k, N_VARS), np.int64), *arrays, starts)
-
-
-_TYPES = (np.int32, np.int32, np.int64)
+    n_table, n_nodes, n_words = (int(n) for n in starts[:, k])
+    return Bank(
+        params=params,
+        vars=np.zeros((k, N_VARS), np.int64),
+        table=np.zeros(n_table, np.int32),
+        nodes=np.zeros(n_nodes, np.int32),
+        words=np.zeros(n_words, np.int64),
+        starts=starts,
+    )
 
 
 def _whole(key: Key, value: int | float) -> int:

@@ -10,20 +10,33 @@ llama.cpp build 11434, tools/server/server-context.cpp.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from threading import Event, Lock
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ..engine.errors import InputMalformed
 from .cache import NgramCache
 from .conversations import ReplayTexts
+from .replay import CLOCK_ID, check_ids
+from .server_cache_kernels import Caches
+from .slots import Room, bank_bytes, make_bank
 from .spec import DrafterSpec
+from .spec_kernels import N_CURSOR, Tally, Texts, replay_turns
+from .tables import THRESHOLDS, bigrams_of_cache, dynamic_of_cache
 
 Carry = Literal["none", "conversation", "all"]
+CARRY: tuple[Carry, ...] = ("none", "conversation", "all")  # in the kernels' order
 # Conversations are counted in so many groups at most: enough for a bootstrap over them, and
 # 100,000 of them do not take gigabytes.
 ROWS_MOST = 2048
+EXAMPLES = 5
+# Tokens a kernel call: about a tenth of a second, so that Ctrl-C and progress come through.
+_CALL_TOKENS = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +120,25 @@ class Example:
     drafter: int
 
 
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What all rows of a replay share."""
+
+    texts: Texts
+    caches: Caches
+    room: Room
+    limits: npt.NDArray[np.int64]
+    carry: int
+    ends: tuple[int, ...]
+    n_rows: int
+    n_tokens: int
+    n_generated: int
+
+    @property
+    def n_turns(self) -> int:
+        return len(self.texts.turns)
+
+
 def replay_texts(
     texts: ReplayTexts,
     spec: DrafterSpec,
@@ -134,7 +166,20 @@ def replay_texts(
     ------
     UsageError, InputMalformed, CacheUnsuitable, CacheBadToken
     """
-    raise NotImplementedError
+    (stats,) = replay_all(
+        texts,
+        [spec],
+        n_vocab=n_vocab,
+        n_threads=1,
+        carry=carry,
+        n_predict=n_predict,
+        n_ctx=n_ctx,
+        ends=ends,
+        static=static,
+        dynamic=dynamic,
+        on_progress=on_progress,
+    )
+    return stats
 
 
 def replay_all(
@@ -155,4 +200,130 @@ def replay_all(
 
     ``on_progress`` gets (tokens done, tokens in all) of all rows together.
     """
-    raise NotImplementedError
+    tokens = texts.tokens
+    if tokens.size and (int(tokens.max()) >= n_vocab or int(tokens.min()) < 0):
+        raise InputMalformed(
+            f"the text holds a token outside the vocabulary of {n_vocab} tokens",
+            remedy="name the model whose tokenizer made the ids",
+        )
+    longest = int((texts.turns[:, 1] - texts.prompts).max(initial=1))
+    plan = _Plan(
+        texts=Texts(tokens, texts.turns, texts.prompts, texts.turn_of_conversation),
+        caches=caches_of(static, dynamic, n_vocab),
+        room=Room(longest, tokens.size if carry == "all" else longest, n_vocab),
+        limits=np.array([n_predict or 0, n_ctx or 0], np.int64),
+        carry=CARRY.index(carry),
+        ends=tuple(ends),
+        n_rows=max(1, min(texts.n_conversations, ROWS_MOST)),
+        n_tokens=max(1, tokens.size),
+        n_generated=texts.n_generated,
+    )
+    progress = _Progress(len(specs) * plan.n_tokens, on_progress)
+    if n_threads < 2 or len(specs) < 2:
+        return [_replay(plan, spec, progress) for spec in specs]
+    with ThreadPoolExecutor(n_threads) as pool:
+        try:
+            return list(pool.map(partial(_replay, plan, progress=progress), specs))
+        except BaseException:  # Ctrl-C, too
+            progress.stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+class _Progress:
+    """What all rows have done so far; ``stopped``: no row need go on."""
+
+    def __init__(self, n_all: int, on_progress: Callable[[int, int], None] | None) -> None:
+        self.stopped = Event()
+        self._n_all = n_all
+        self._n_done = 0
+        self._on_progress = on_progress
+        self._lock = Lock()
+
+    def add(self, n: int) -> None:
+        with self._lock:
+            self._n_done = min(self._n_done + n, self._n_all)
+            if self._on_progress is not None:
+                self._on_progress(self._n_done, self._n_all)
+
+
+def caches_of(
+    static: NgramCache | None, dynamic: NgramCache | None, n_vocab: int, draft_max: int = 0
+) -> Caches:
+    """What ngram-cache reads besides the text.
+
+    Raises
+    ------
+    CacheUnsuitable, CacheBadToken
+    """
+    check_ids(static, n_vocab)
+    check_ids(dynamic, n_vocab)
+    # Without a static cache any vocabulary will do, and one type of kernel.
+    bigrams = bigrams_of_cache(static, 2 if static is None else n_vocab)
+    origin = np.empty((draft_max, 2), np.int64)
+    return Caches(dynamic_of_cache(dynamic), bigrams, THRESHOLDS, origin)
+
+
+def new_tally(spec: DrafterSpec, n_rows: int) -> Tally:
+    """What the replay kernel counts in, all zeros."""
+    draft_max = spec.draft_max
+    return Tally(
+        total=np.zeros(6, np.int64),
+        length=np.zeros((2, draft_max + 1), np.int64),
+        drafter=np.zeros((len(spec.names), 3), np.int64),
+        row=np.zeros((n_rows, 5), np.int64),
+        batches=np.zeros((n_rows, draft_max + 2), np.int64),
+        example=np.zeros((2, EXAMPLES, 4), np.int64),
+        example_ids=np.zeros((2, EXAMPLES, draft_max), np.int32),
+    )
+
+
+def _replay(plan: _Plan, spec: DrafterSpec, progress: _Progress) -> SpecStats:
+    draft_max = spec.draft_max
+    bank = make_bank(spec, plan.room, plan.ends)
+    tally = new_tally(spec, plan.n_rows)
+    caches = plan.caches._replace(origin=np.empty((draft_max, 2), np.int64))
+    cursor = np.zeros(N_CURSOR, np.int64)
+    out = np.empty(draft_max, np.int32)
+    timespec = np.zeros(2, np.int64)
+    while cursor[0] < plan.n_turns and not progress.stopped.is_set():
+        progress.add(
+            replay_turns(
+                bank, caches, plan.texts, plan.limits, plan.carry, cursor, _CALL_TOKENS, out, tally,
+                CLOCK_ID, timespec,
+            )
+        )  # fmt: skip
+    return _stats(plan, spec, tally, bank_bytes(bank))
+
+
+def _stats(plan: _Plan, spec: DrafterSpec, tally: Tally, memory_bytes: int) -> SpecStats:
+    rounds, cut_rounds, drafts, drafted, accepted, draft_ns = (int(n) for n in tally.total)
+    # A draft of n tokens has one at each of the first n positions.
+    drafted_at, accepted_at = tally.length[:, :0:-1].cumsum(axis=1)[:, ::-1]
+    longest, costliest = (
+        tuple(
+            Example(int(at), ids[:n].copy(), int(right), int(drafter))
+            for (at, n, right, drafter), ids in zip(rows, all_ids, strict=True)
+            if n
+        )
+        for rows, all_ids in zip(tally.example, tally.example_ids, strict=True)
+    )
+    return SpecStats(
+        spec=spec,
+        n_turns=plan.n_turns,
+        n_generated=plan.n_generated,
+        rounds=rounds,
+        cut_rounds=cut_rounds,
+        drafts=drafts,
+        drafted=drafted,
+        accepted=accepted,
+        drafted_at=drafted_at,
+        accepted_at=accepted_at,
+        by_drafter=tally.drafter,
+        by_row=tally.row,
+        batches=tally.batches,
+        draft_ns=draft_ns,
+        memory_bytes=memory_bytes,
+        longest=longest,
+        costliest=costliest,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..engine.errors import CacheUnsuitable, UsageError
@@ -33,18 +35,37 @@ def _power_of_two(n: int) -> int:
     return 1 << max(4, (n - 1).bit_length())
 
 
-def _followers(n_edges: int) -> Followers:
-    """Room for ``n_edges``; the index is at most half full, so that probes stay short.
+class ContextSizes(NamedTuple):
+    """Elements of the arrays of a context, without those of the vocabulary."""
+
+    n_index: int
+    n_nodes: int
+    n_edges: int
+
+
+def context_sizes(n_tokens: int) -> ContextSizes:
+    """Room for ``n_tokens``; the index is at most half full, so that probes stay short.
 
     Raises
     ------
     UsageError : more than can be numbered
     """
+    n_edges = SIZES * n_tokens
+    _check_edges(n_edges)
+    return ContextSizes(_power_of_two(2 * n_edges), 8 * (n_edges + 1), 8 * max(1, n_edges))
+
+
+def _check_edges(n_edges: int) -> None:
     if n_edges > _EDGES_MAX:
         raise UsageError(
             f"{n_edges} followers of n-grams, a context or dynamic cache holds up to {_EDGES_MAX}",
             remedy="give a smaller -c, a shorter text, or a smaller dynamic cache",
         )
+
+
+def _followers(n_edges: int) -> Followers:
+    """Room for ``n_edges``, in an index as of ``context_sizes``; errors as there."""
+    _check_edges(n_edges)
     return Followers(
         n_used=np.zeros(2, np.int64),
         index=np.zeros(_power_of_two(2 * n_edges), np.int32),
