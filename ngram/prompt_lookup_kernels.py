@@ -1,11 +1,12 @@
 """What followed the first occurrence of the text's last tokens: prompt lookup, by two libraries.
 
-transformers (4.57 to 5; ``generation/candidate_generator.py``, PromptLookupCandidateGenerator): of
-the n-grams that end the text, from ``ngram-max`` tokens down to one, the longest that stood before
-is looked up where it stood first, and up to ``draft-max`` tokens from behind it are drafted, the
-text's own end included where it overlaps, but nothing from an end-of-generation token on.
+transformers (PromptLookupCandidateGenerator in generation/candidate_generator.py, commit 00a11b6a,
+without logits processors): of the n-grams that end the text, from ``ngram-max`` tokens down to one,
+the longest that stood before is looked up where it stood first, and up to ``draft-max`` tokens from
+behind it are drafted, the text's own end included where it overlaps, but nothing from an
+end-of-generation token on; shorter n-grams are not tried then.
 
-vLLM (0.11 to 0.20; ``v1/spec_decode/ngram_proposer.py``): the same from ``prompt-lookup-max`` down
+vLLM (v1/spec_decode/ngram_proposer.py, commit adce4e9a): the same from ``prompt-lookup-max`` down
 to ``prompt-lookup-min``, and end-of-generation tokens are like all others.
 
 Both read the whole text for each draft. Here a suffix automaton has the longest n-gram and its

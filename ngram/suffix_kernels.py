@@ -1,14 +1,15 @@
 """The suffix drafter: what most often followed the text's last tokens, for as long as it is likely.
 
-After suffix decoding (Oliaro et al., 2024, arXiv:2411.04975) as Arctic Inference and vLLM have it:
-every suffix of the text that stood before is a *match*, of m tokens. From each match the most
-frequent next token is taken again and again, while the path's share of all the match's occurrences
-is at least ``min-token-prob``, for up to ``max-spec-factor`` times m tokens, match and draft
-together no longer than ``max-tree-depth``. The draft is that of the match with the highest score,
-the sum of those shares. The text's end counts among the match's occurrences, so that one that was
-seen once scores half. Of equal scores that of the longer match wins, of equally frequent tokens the
-lowest: with the former settled by the order of a hash map, that is all that theirs do otherwise in
-one text. Scores are whole numbers over one denominator each, and compared exactly.
+After suffix decoding (Oliaro et al., 2024, arXiv:2411.04975), as Arctic Inference's
+csrc/suffix_decoding/suffix_tree.cc (commit 0a11e6ad) has it for one text, and vLLM with it: every
+suffix of the text that stood before is a *match*, of m tokens. From each match the most frequent
+next token is taken again and again, while the path's share of all the match's occurrences is at
+least ``min-token-prob``, for up to ``max-spec-factor`` times m tokens, match and draft together no
+longer than ``max-tree-depth``. The draft is that of the match with the highest score, the sum of
+those shares. The text's end counts among the match's occurrences, so that one that was seen once
+scores half. Of equal scores that of the longer match wins; of equally frequent tokens the lowest,
+where theirs is the first in a hash map. Scores are whole numbers over one denominator each, and
+compared exactly (in texts of up to 2**26 tokens).
 
 Earlier texts, where they are carried, count in the same automaton; theirs are two trees, of the
 text and of earlier answers. A text that shares its beginning with the one before it is counted
