@@ -15,6 +15,7 @@ BLOCK_BYTES = 1 << 18
 # Encoding a word takes about 40 bytes of memory for each of its own.
 LONGEST_WORD_BYTES = 1 << 22
 _LONGEST_CHARACTER = 4
+_STEP_BYTES = 1 << 12
 
 
 class Block(NamedTuple):
@@ -40,18 +41,39 @@ def cut_blocks(
     pending = bytearray()
     searched = 1  # no place to cut before this offset
     is_first = True
-    sight = max(_LONGEST_CHARACTER, specials.longest)
+    sight = sight_of(specials)
     for chunk in chunks:
         pending += chunk
         while len(pending) - sight >= max(block_bytes, searched):
             cut, searched = _next_cut(pending, searched, sight, splitter, specials, block_bytes)
             if cut < 0:
-                _refuse_endless(pending)
+                refuse_endless(pending)
                 break
             yield Block(bytes(memoryview(pending)[:cut]), is_first, False)
             del pending[:cut]
             is_first = False
     yield Block(bytes(pending), is_first, True)
+
+
+def last_cut(data: bytes, splitter: Splitter, specials: SpecialTokens) -> int:
+    """The last place where ``data``, the begin of a text, may be cut whatever goes on behind it.
+
+    0 if there is none.
+    """
+    text = np.frombuffer(data, np.uint8)
+    high = text.size - sight_of(specials)
+    while high > 1:
+        low = max(1, high - _STEP_BYTES)
+        cut = splitter.last_cut(text, low, high)
+        if cut >= 0 and specials.may_cut(text, cut):
+            return cut
+        high = cut if cut >= 0 else low
+    return 0
+
+
+def sight_of(specials: SpecialTokens) -> int:
+    """Bytes behind a cut that have to be known."""
+    return max(_LONGEST_CHARACTER, specials.longest)
 
 
 def _next_cut(
@@ -76,7 +98,8 @@ def _next_cut(
     return -1, low
 
 
-def _refuse_endless(pending: bytearray) -> None:
+def refuse_endless(pending: bytes | bytearray) -> None:
+    """Raise WordTooLong if text without a place to cut is longer than it may be."""
     if len(pending) > LONGEST_WORD_BYTES:
         start = bytes(pending[:20]).decode("utf-8", "replace")
         raise WordTooLong(

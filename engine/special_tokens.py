@@ -38,6 +38,8 @@ class SpecialTokens:
         self._strips_left = (attributes & Attribute.STRIP_LEFT) != 0
         self._strips_right = (attributes & Attribute.STRIP_RIGHT) != 0
         self._strips = bool((self._strips_left | self._strips_right).any())
+        hidden = Attribute.CONTROL | Attribute.UNKNOWN
+        self._is_hidden = (attributes & hidden != 0).astype(np.uint8)
         self._root_child, self._node = _build_trie(self._texts)
         self.longest = len(self._texts[0]) if self._texts else 0
 
@@ -52,6 +54,12 @@ class SpecialTokens:
         for rank in np.flatnonzero(is_present).tolist():
             fragments = self._cut_out(data, fragments, rank)
         return fragments
+
+    def holds_control(self, data: bytes) -> bool:
+        """Whether a control token is written out in ``data``."""
+        is_present = np.zeros(len(self._ids), np.uint8)
+        mark_specials(np.frombuffer(data, np.uint8), self._root_child, self._node, is_present)
+        return bool((is_present & self._is_hidden).any())
 
     def may_cut(self, text: NDArray[np.uint8], cut: int) -> bool:
         """Whether both sides of ``cut`` (above 0, below the end) are partitioned alike apart.

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .blocks import BLOCK_BYTES, Block, cut_blocks
+from .blocks import BLOCK_BYTES, Block, cut_blocks, last_cut, sight_of
 from .bpe import bpe_rules
 from .detokenise import TextStream, token_piece
 from .errors import DraftsmithError, InputMalformed
@@ -131,6 +131,32 @@ class Tokenizer:
         finally:
             # Not waiting: on Ctrl-C a thread may compile for seconds to come.
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def encode_part(
+        self, data: bytes, *, begins_text: bool, parse_special: bool = True
+    ) -> NDArray[np.int32]:
+        """Ids of a part of a text, int32 [n_ids], the text's end not among them.
+
+        Parameters
+        ----------
+        data : UTF-8.
+        begins_text : BOS comes before it where the vocabulary asks for it, and a space in SPM.
+        """
+        return self._encode_block(Block(data, begins_text, False), begins_text, parse_special)
+
+    def last_cut(self, data: bytes) -> int:
+        """The last place where a text that begins with ``data``, UTF-8, may be cut into two parts
+        with the same ids, whatever goes on behind it; 0: none."""
+        return last_cut(data, self._splitter, self._specials[True])
+
+    @property
+    def sight(self) -> int:
+        """Bytes behind a place that decide whether the text may be cut there."""
+        return sight_of(self._specials[True])
+
+    def holds_control(self, text: str) -> bool:
+        """Whether a control token is written out in a text, like <|im_start|>."""
+        return self._specials[True].holds_control(text.encode())
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The texts of the tokens, joined; control tokens show as they are written."""

@@ -1,0 +1,251 @@
+"""What of a conversation a model's chat template is to render, and in which form.
+
+What templates do not take is changed as llama.cpp (build 11434, common/chat.cpp) changes it: parts
+of a text are joined by newlines, a system message that the template does not know goes into the
+message behind it, arguments of tool calls are parsed or written out, no content is an empty one,
+and the developer is the system. Which of it a template takes is tried out once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, takewhile
+from typing import Any
+
+from ..engine.chat import ChatTemplate
+from ..engine.chat_batch import BatchRenderer
+from ..engine.chat_batch import Conversation as Job
+from .conversation_formats import Chat, NotAChat
+from .conversation_tokens import Answer
+
+# Longer conversations are no log of a chat; each is in memory some times over.
+MOST_CHARACTERS = 1 << 26
+# Each turn is rendered with all before it. What takes more messages or characters than this is
+# continued with a shortened history.
+_PIECE_MESSAGES, _PIECE_CHARACTERS = 100_000, 1 << 31
+
+_MARK, _OTHER_MARK = "markone", "marktwo"
+_CALL = {"name": "markname", "arguments": {"markargument": "markvalue"}}
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a template takes.
+
+    Attributes
+    ----------
+    text, parts : a content that is a text; one that is a list of parts.
+    system : messages of the system.
+    objects : arguments of tool calls that are objects.
+    developer : it knows the developer.
+    thinking : it calls thoughts so.
+    """
+
+    text: bool = True
+    parts: bool = False
+    system: bool = True
+    objects: bool = False
+    developer: bool = False
+    thinking: bool = False
+
+    @classmethod
+    def of(cls, template: ChatTemplate, renderer: BatchRenderer) -> Abilities:
+        """Try the template out.
+
+        Raises
+        ------
+        ChatTemplateUnusable : see ``BatchRenderer.render_all``
+        """
+        user: Message = {"role": "user", "content": _MARK}
+        call = {"id": "call00001", "type": "function", "function": _CALL}
+        trials: list[list[Message]] = [
+            [user],
+            [{"role": "user", "content": [{"type": "text", "text": _MARK}]}],
+            [{"role": "system", "content": _OTHER_MARK}, user],
+            [user, {"role": "assistant", "content": "", "tool_calls": [call]}],
+        ]
+        jobs = [Job(trial, [(len(trial), False)], {"enable_thinking": True}) for trial in trials]
+        text, parts, system, objects = (
+            one.texts[0][1] if one.texts else "" for one in renderer.render_all(jobs)
+        )
+        return cls(
+            text=_MARK in text or _MARK not in parts,
+            parts=_MARK in parts and "'text'" not in parts,
+            system=_OTHER_MARK in system,
+            # one that is written as Python writes it was not meant to be an object
+            objects="markvalue" in objects and "'markargument'" not in objects,
+            developer="<|channel|>" in template.source,
+            thinking=".thinking" in template.source,
+        )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Turns of a conversation that are rendered together.
+
+    Attributes
+    ----------
+    job : two texts for each turn: its prompt, and the conversation up to it.
+    answers : what the assistant said in each turn.
+    is_cut : the history is a shortened one.
+    """
+
+    job: Job
+    answers: tuple[Answer, ...]
+    is_cut: bool = False
+
+
+def pieces_of(
+    chat: Chat, abilities: Abilities, values: Mapping[str, Any]
+) -> tuple[list[Piece], int]:
+    """What of a conversation is to be rendered, and the number of answers that are empty.
+
+    It is one piece unless it is long. A later piece has the system's messages, and then the
+    conversation from a message of the user on, as a client goes on that has no room left; behind
+    too many messages since then, that message, and the conversation from an answer on.
+
+    Parameters
+    ----------
+    values : variables of the template; those of the conversation itself come before them.
+
+    Raises
+    ------
+    NotAChat : it is too long, or has something that the template cannot be given
+    """
+    messages = adapted(chat.messages, abilities)
+    sizes = [_size(message) for message in messages]
+    if sum(sizes) > MOST_CHARACTERS:
+        raise NotAChat(f"a conversation of more than {MOST_CHARACTERS} characters")
+    spoken = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    turns = [i for i in spoken if _is_said(messages[i]) and _is_asked(messages[:i])]
+    variables = {"enable_thinking": True} | dict(values) | chat.values
+    pieces = [
+        Piece(
+            Job([messages[i] for i in history], _prefixes(history, of_piece), variables),
+            tuple(_answer(messages[i]) for i in of_piece),
+            is_cut=len(history) <= history[-1],
+        )
+        for history, of_piece in _histories(messages, turns, sizes)
+    ]
+    return pieces, sum(not _is_said(messages[i]) for i in spoken)
+
+
+def adapted(messages: Sequence[Message], abilities: Abilities) -> list[Message]:
+    """The messages as the template takes them.
+
+    Raises
+    ------
+    NotAChat : a tool call whose arguments are no JSON, for a template that wants objects
+    """
+    changed = [_adapted(message, abilities) for message in messages]
+    if abilities.system or not changed or changed[0]["role"] != "system":
+        return changed
+    if len(changed) > 1:
+        texts = [_text(message["content"]) for message in changed[:2]]
+        changed[1] |= {"content": _content("\n".join(texts), abilities)}
+    return changed[1:]
+
+
+def _adapted(message: Message, abilities: Abilities) -> Message:
+    content, role = message["content"], message["role"]
+    changed = dict(message)
+    if not (isinstance(content, list) and abilities.parts):
+        changed["content"] = _content(_text(content), abilities)
+    if role == "developer" and not abilities.developer:
+        changed["role"] = "system"
+    if "tool_calls" in message:
+        changed["tool_calls"] = [_call(call, abilities) for call in message["tool_calls"]]
+    if abilities.thinking and "reasoning_content" in message:
+        changed["thinking"] = message["reasoning_content"]
+    return changed
+
+
+def _content(text: str, abilities: Abilities) -> str | list[Message]:
+    return text if abilities.text else [{"type": "text", "text": text}]
+
+
+def _text(content: str | list[Message]) -> str:
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def _call(call: Message, abilities: Abilities) -> Message:
+    function = call["function"]
+    arguments = function["arguments"]
+    if abilities.objects and isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            raise NotAChat("a tool call whose arguments are no JSON") from None
+    elif not abilities.objects and not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return call | {"function": function | {"arguments": arguments}}
+
+
+def _size(message: Message) -> int:
+    """Characters of a message, nearly."""
+    calls = json.dumps(message["tool_calls"]) if "tool_calls" in message else ""
+    reasoning = message.get("reasoning_content", "")
+    return len(_text(message["content"])) + len(calls) + len(reasoning)
+
+
+def _is_said(message: Message) -> bool:
+    """Whether an answer has anything to it."""
+    return bool(
+        _text(message["content"]).strip()
+        or message.get("tool_calls")
+        or message.get("reasoning_content", "").strip()
+    )
+
+
+def _is_asked(messages: Sequence[Message]) -> bool:
+    """Whether anybody else has spoken before; a greeting of the assistant is no answer."""
+    return any(message["role"] != "assistant" for message in messages)
+
+
+def _answer(message: Message) -> Answer:
+    return Answer.of(_text(message["content"]), message.get("reasoning_content", ""))
+
+
+def _prefixes(history: Sequence[int], turns: Sequence[int]) -> list[tuple[int, bool]]:
+    place = {message: n for n, message in enumerate(history)}
+    return [prefix for i in turns for prefix in ((place[i], True), (place[i] + 1, False))]
+
+
+def _histories(
+    messages: Sequence[Message], turns: Sequence[int], sizes: Sequence[int]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the messages of each piece, and those of them that are its turns."""
+    upto = [0, *accumulate(sizes)]
+    systems = list(takewhile(lambda i: messages[i]["role"] == "system", range(len(messages))))
+    before: list[int] = []  # messages that the history begins with, and where it goes on
+    start = 0
+    taken: list[int] = []
+    n_messages = n_characters = 0
+    for turn in turns:
+        n = 2 * (len(before) + turn - start)
+        size = 2 * (sum(sizes[i] for i in before) + upto[turn] - upto[start])
+        is_much = n_messages + n > _PIECE_MESSAGES or n_characters + size > _PIECE_CHARACTERS
+        if is_much and taken:
+            yield [*before, *range(start, taken[-1] + 1)], taken
+            before, start = _shortened(messages, systems, start, turn)
+            taken, n_messages, n_characters = [], 0, 0
+        taken.append(turn)
+        n_messages += n
+        n_characters += size
+    if taken:
+        yield [*before, *range(start, taken[-1] + 1)], taken
+
+
+def _shortened(
+    messages: Sequence[Message], systems: list[int], start: int, turn: int
+) -> tuple[list[int], int]:
+    """What a shortened history begins with, and where it goes on to a turn."""
+    asked = max((i for i in range(turn) if messages[i]["role"] == "user"), default=-1)
+    if asked > start:
+        return systems, asked
+    said = max(i for i in range(turn) if messages[i]["role"] == "assistant")
+    return systems + ([asked] if asked >= 0 else []), said
