@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 
-def start_peer(script: Path, job: dict[str, Any], limit_s: float) -> CompletedProcess[str]:
-    """Run a script with a job on stdin to its end.
+def start_peer(
+    script: Path, job: dict[str, Any], limit_s: float, **variables: str
+) -> CompletedProcess[str]:
+    """Run a script with a job on stdin, and with environment variables, to its end.
 
     In a process of its own, for llama.cpp ends the process that it lives in when it does not like
     something.
@@ -30,13 +32,15 @@ def start_peer(script: Path, job: dict[str, Any], limit_s: float) -> CompletedPr
         errors="replace",
         timeout=limit_s,
         # no debugger is to be started when llama.cpp aborts
-        env=os.environ | {"GGML_NO_BACKTRACE": "1"},
+        env=os.environ | {"GGML_NO_BACKTRACE": "1"} | variables,
     )
 
 
-def run_peer(script: Path, job: dict[str, Any], limit_s: float) -> tuple[list[Any], str]:
+def run_peer(
+    script: Path, job: dict[str, Any], limit_s: float, **variables: str
+) -> tuple[list[Any], str]:
     """The JSON lines that a script answers a job with, and its log; its failure is the test's."""
-    done = start_peer(script, job, limit_s)
+    done = start_peer(script, job, limit_s, **variables)
     if done.returncode:
         pytest.fail(f"llama.cpp ended with status {done.returncode}:\n{done.stderr[-3000:]}")
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
