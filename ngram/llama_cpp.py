@@ -90,7 +90,8 @@ class LlamaCppDraftModel:
         at any time
     paced : draft no more than pays, by the time between the calls; else as much as there is. What
         is drafted then differs from run to run, and with it the size of batches, to which
-        llama.cpp's logits are not indifferent: of two tokens as good as equal, the other may win
+        llama.cpp's logits are not always indifferent: of two tokens as good as equal, the other
+        may win (docs/python-api.md says when they are)
 
     Attributes
     ----------
@@ -105,7 +106,7 @@ class LlamaCppDraftModel:
     UsageError : ``n_max`` below 0
     """
 
-    def __init__(self, drafter: Drafter, *, n_max: int | None = None, paced: bool = False) -> None:
+    def __init__(self, drafter: Drafter, *, n_max: int | None = None, paced: bool = True) -> None:
         if n_max is not None and n_max < 0:
             raise UsageError(f"n_max {n_max} is below 0", remedy="give 0 or more")
         self.drafter = drafter
