@@ -40,6 +40,7 @@ class SpecialTokens:
         self._strips = bool((self._strips_left | self._strips_right).any())
         hidden = Attribute.CONTROL | Attribute.UNKNOWN
         self._is_hidden = (attributes & hidden != 0).astype(np.uint8)
+        self._begins = tuple({text[:2] for text in self._texts})
         self._root_child, self._node = _build_trie(self._texts)
         self.longest = len(self._texts[0]) if self._texts else 0
 
@@ -57,6 +58,8 @@ class SpecialTokens:
 
     def holds_control(self, data: bytes) -> bool:
         """Whether a control token is written out in ``data``."""
+        if not any(begin in data for begin in self._begins):
+            return False
         is_present = np.zeros(len(self._ids), np.uint8)
         mark_specials(np.frombuffer(data, np.uint8), self._root_child, self._node, is_present)
         return bool((is_present & self._is_hidden).any())

@@ -201,6 +201,8 @@ class Tokenizer:
         """``ids`` with BOS before and EOS behind where the block begins or ends a document."""
         before = [self.bos_id] if self.add_bos and block.is_first else []
         behind = [self.eos_id] if self.add_eos and block.is_last else []
+        if not before and not behind:
+            return ids
         return np.concatenate((np.array(before, np.int32), ids, np.array(behind, np.int32)))
 
     @contextmanager

@@ -110,7 +110,7 @@ class _Text:
         elif self._held[start : start + 1] != "{":
             return False
         end = self._line_end(start)
-        if end is not None and not isinstance(parsed(self._held[start:end]), Failure):
+        if end is not None and parsed(self._held[start:end]) != NOT_JSON:
             return False
         return not isinstance(self._scan(start)[0], Failure)
 
@@ -161,9 +161,6 @@ class _Text:
     def _scan(self, start: int) -> tuple[Any, int]:
         """The value that begins there, or a Failure; and its end."""
         while True:
-            part = self._held[start:] if len(self._held) - start > _MOST_VALUES else ""
-            if _is_too_much(part):
-                return TOO_MANY, start
             try:
                 value, end = _DECODER.raw_decode(self._held, start)
                 return _mended(value, self._held[start:end]), end
@@ -179,6 +176,8 @@ class _Text:
                 return self.too_long, start
             if not is_unfinished or not self._grow():
                 return NOT_JSON, start
+            if _is_too_much(self._held[start:]):
+                return TOO_MANY, start
 
     def _skip(self, pattern: re.Pattern[str], start: int) -> int:
         """The first place from ``start`` on where the pattern does not go on, or the limit."""

@@ -60,20 +60,26 @@ class Abilities:
         ------
         ChatTemplateUnusable : see ``BatchRenderer.render_all``
         """
-        user: Message = {"role": "user", "content": _MARK}
+
+        def tried(*trials: list[Message]) -> list[str]:
+            """The texts of trials, "" where the template fails."""
+            jobs = [Job(one, [(len(one), False)], {"enable_thinking": True}) for one in trials]
+            return [one.texts[0][1] if one.texts else "" for one in renderer.render_all(jobs)]
+
+        def said(role: str, text: str, *, as_parts: bool, **more: Any) -> Message:
+            content = [{"type": "text", "text": text}] if as_parts else text
+            return {"role": role, "content": content, **more}
+
+        text, parts = tried(*([said("user", _MARK, as_parts=it)] for it in (False, True)))
+        as_parts = _MARK in parts and _MARK not in text
+        user = said("user", _MARK, as_parts=as_parts)
         call = {"id": "call00001", "type": "function", "function": _CALL}
-        trials: list[list[Message]] = [
-            [user],
-            [{"role": "user", "content": [{"type": "text", "text": _MARK}]}],
-            [{"role": "system", "content": _OTHER_MARK}, user],
-            [user, {"role": "assistant", "content": "", "tool_calls": [call]}],
-        ]
-        jobs = [Job(trial, [(len(trial), False)], {"enable_thinking": True}) for trial in trials]
-        text, parts, system, objects = (
-            one.texts[0][1] if one.texts else "" for one in renderer.render_all(jobs)
+        system, objects = tried(
+            [said("system", _OTHER_MARK, as_parts=as_parts), user],
+            [user, said("assistant", "", as_parts=as_parts, tool_calls=[call])],
         )
         return cls(
-            text=_MARK in text or _MARK not in parts,
+            text=not as_parts,
             parts=_MARK in parts and "'text'" not in parts,
             system=_OTHER_MARK in system,
             # one that is written as Python writes it was not meant to be an object
@@ -207,7 +213,11 @@ def _is_asked(messages: Sequence[Message]) -> bool:
 
 
 def _answer(message: Message) -> Answer:
-    return Answer.of(_text(message["content"]), message.get("reasoning_content", ""))
+    return Answer.of(
+        _text(message["content"]),
+        message.get("reasoning_content", ""),
+        calls_tools="tool_calls" in message,
+    )
 
 
 def _prefixes(history: Sequence[int], turns: Sequence[int]) -> list[tuple[int, bool]]:

@@ -24,6 +24,7 @@ from .conversations import Conversation
 MOST_TOKENS = 1 << 25
 
 _THINK, _THOUGHT = "<think>", "</think>"
+_LONGEST_OVERLAP = 64
 
 Ids = npt.NDArray[np.int32]
 
@@ -36,19 +37,21 @@ class Answer:
     ----------
     text : without blanks around it.
     reasoning : the same, of what it thought before; "" if it is not known.
+    calls_tools : more is shown than the text.
     """
 
     text: str
     reasoning: str = ""
+    calls_tools: bool = False
 
     @classmethod
-    def of(cls, content: str, reasoning: str = "") -> Answer:
+    def of(cls, content: str, reasoning: str = "", *, calls_tools: bool = False) -> Answer:
         """Thoughts may stand in the content, too, before </think>."""
         thought, mark, text = content.rpartition(_THOUGHT)
         if mark and not reasoning:
             reasoning = thought.strip().removeprefix(_THINK)
             content = text
-        return cls(content.strip(), reasoning.strip())
+        return cls(content.strip(), reasoning.strip(), calls_tools)
 
 
 @dataclass
@@ -145,19 +148,15 @@ class TurnTokens:
         growing : the conversation up to the answer.
         n_shared : characters that it and the prompt begin with.
         """
+        if n_shared < len(asked_text):
+            return self._begun_otherwise(growing.text, asked_text, n_shared, answer)
         shown = growing.text[n_shared:]
         at = shown.find(answer.text)
-        if n_shared < len(asked_text):
-            if at < 0:
-                return None
-            # The prompt begins the answer in another way than the template shows it later.
-            text = answer.text
-            if asked_text.rstrip().endswith(_THINK) and answer.reasoning:
-                text = f"{answer.reasoning}\n{_THOUGHT}\n\n{text}"
-            return self._spoken("", text, shown[at + len(answer.text) :])
+        behind = at + len(answer.text)
         if at >= 0 and self._tokenizer.holds_control(answer.text):
-            behind = at + len(answer.text)
-            return self._spoken(shown[:at], answer.text, shown[behind:])
+            return self._spoken(
+                shown[:at], answer.text, shown[behind:], calls_tools=answer.calls_tools
+            )
         ids = growing.ids
         if np.array_equal(ids[: asked.size], asked):
             said = self._up_to_end(ids[asked.size :])
@@ -165,14 +164,36 @@ class TurnTokens:
             said = self._up_to_end(self._encode(shown))
         if said is not None:
             return said.copy()
-        end = at + len(answer.text) if at >= 0 else len(shown)
-        return self._encode(shown[:end].rstrip())
+        is_all = at < 0 or answer.calls_tools
+        return self._encode((shown if is_all else shown[:behind]).rstrip())
 
-    def _spoken(self, before: str, text: str, behind: str) -> Ids:
+    def _begun_otherwise(
+        self, whole: str, asked_text: str, n_shared: int, answer: Answer
+    ) -> Ids | None:
+        """What was generated, where the prompt begins the answer in another way than the template
+        shows it later; None if it is not to be found."""
+        thinks = asked_text.rstrip().endswith(_THINK)
+        begin = min(n_shared, asked_text.rfind(_THINK)) if thinks else n_shared
+        at = whole.find(answer.text, begin)
+        if at < 0:  # the answer itself may begin as the prompt goes on
+            overlaps = range(1, min(begin, len(answer.text), _LONGEST_OVERLAP) + 1)
+            starts = (begin - n for n in overlaps if whole.startswith(answer.text, begin - n))
+            at = next(starts, -1)
+        if at < 0:
+            return None
+        text = answer.text
+        if thinks and answer.reasoning:
+            text = f"{answer.reasoning}\n{_THOUGHT}\n\n{text}"
+        behind = whole[at + len(answer.text) :]
+        return self._spoken("", text, behind, calls_tools=answer.calls_tools)
+
+    def _spoken(self, before: str, text: str, behind: str, *, calls_tools: bool) -> Ids:
         """Ids where the text is all words, though control tokens be written out in it."""
-        end = self._encode(behind)
-        parts = self._encode(before), self._encode(text, parse_special=False), self._up_to_end(end)
-        return np.concatenate([part for part in parts if part is not None])
+        rest = self._up_to_end(self._encode(behind))
+        if rest is None:
+            rest = self._encode(behind.rstrip() if calls_tools else "")
+        words = self._encode(text, parse_special=False)
+        return np.concatenate([self._encode(before), words, rest])
 
     def _encode(self, text: str, *, parse_special: bool = True) -> Ids:
         return self._tokenizer.encode_part(
