@@ -1,7 +1,8 @@
 """A llama.cpp server asked about text: job on stdin, JSON lines on stdout, its log on stderr.
 
 A process of its own, as llama.cpp may end the process that it lives in. The job is one JSON
-object: ``model`` (path) and ``requests``, pairs of an address such as "/tokenize" and a body.
+object: ``model`` (path), ``n_ctx`` and ``requests``, pairs of an address such as "/tokenize" and a
+body.
 Each line that comes back is the answer to one of them. The log names the tokens that end a
 generation.
 """
@@ -27,11 +28,12 @@ class Peer(NamedTuple):
     log: str
 
 
-def ask_peer(model: Path, requests: list[tuple[str, dict[str, Any]]]) -> Peer:
+def ask_peer(model: Path, requests: list[tuple[str, dict[str, Any]]], n_ctx: int = N_CTX) -> Peer:
     """Ask a server with ``model``; its failure is one of the test."""
     from peer_process import run_peer  # not in the server's own process
 
-    answers, log = run_peer(Path(__file__), {"model": str(model), "requests": requests}, LIMIT_S)
+    job = {"model": str(model), "requests": requests, "n_ctx": n_ctx}
+    answers, log = run_peer(Path(__file__), job, LIMIT_S)
     return Peer(answers, log)
 
 
@@ -42,7 +44,7 @@ def run() -> None:
     job = json.load(sys.stdin)
     params = xllamacpp.CommonParams()
     params.model.path = job["model"]
-    params.n_ctx = N_CTX
+    params.n_ctx = job["n_ctx"]
     params.n_gpu_layers = 0
     params.cpuparams.n_threads = 1
     params.cpuparams_batch.n_threads = 1
