@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from ..engine.model import Model
     from ..engine.tokenizer import Tokenizer
     from ..prefill.attention import AttentionRule, Head
+    from ..prefill.calibrated import Calibration
     from ..prefill.memory import Need
     from ..prefill.one_pass import Begun, OnePassScorer
+    from ..prefill.projection import Projection
     from ..prefill.scores import Scorer
     from .inputs import Stages
     from .output import Output
@@ -36,6 +38,8 @@ class ScorerKind(StrEnum):
     ATTENTION = "attention"
     BLOCKSPARSE = "blocksparse"
     FUSED = "fused"
+    EMBEDDED = "embedded"
+    TRAINED = "trained"
     PFLASH = "pflash"
     LUCEBOX = "lucebox"
     GEMFILTER = "gemfilter"
@@ -45,6 +49,11 @@ class ScorerKind(StrEnum):
     def needs_heads(self) -> bool:
         """Whether heads have to be known."""
         return self in (ScorerKind.ATTENTION, ScorerKind.BLOCKSPARSE, ScorerKind.FUSED)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a trained projection has to be known."""
+        return self in (ScorerKind.EMBEDDED, ScorerKind.TRAINED)
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class ScoreRequest:
         if not self.kind.needs_heads:
             for flag, value in (
                 ("--heads", self.heads),
-                ("--calibration", self.calibration),
+                ("--calibration", None if self.kind.is_trained else self.calibration),
                 ("--window", self.window),
             ):
                 if value is not None:
@@ -154,7 +163,8 @@ class ScorePlan:
     Attributes
     ----------
     reader : None: no model scores
-    rule : how to look; None: no model scores, or as a published scorer does
+    rule : how to look; None: no model scores, or as a published or trained scorer does
+    projection : of a trained scorer
     fell_back : there is no calibration for the model
     one_pass : what was computed goes on to the target
     """
@@ -164,6 +174,14 @@ class ScorePlan:
     rule: AttentionRule | None
     fell_back: bool = False
     one_pass: bool = False
+    projection: Projection | None = None
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that a token of the document sees while it is scored; None: that is not asked."""
+        if self.projection is not None:
+            return None if self.projection.is_embedded else self.projection.window
+        return None if self.rule is None or self.rule.blocks is not None else self.rule.window
 
 
 def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePlan:
@@ -178,6 +196,9 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
     if request.kind is ScorerKind.LEXICAL:
         return ScorePlan(request.kind, None, None)
     reader = _find_reader(request, target)
+    if request.kind.is_trained:
+        projection = _find_projection(request, reader)
+        return ScorePlan(request.kind, reader, None, projection=projection)
     if not request.kind.needs_heads:
         return ScorePlan(request.kind, reader, None)
     rule = _find_rule(request, reader)
@@ -227,14 +248,7 @@ def _find_rule(request: ScoreRequest, reader: Reader) -> AttentionRule | None:
         else:
             found = read_calibration(request.calibration)
             if not found.fits(fingerprint, reader.params):
-                p = reader.params
-                raise UsageError(
-                    f"calibration {request.calibration} is for {found.model}, of "
-                    f"{found.n_layers} layers and {found.n_embd} columns, and not for "
-                    f"{reader.metadata.path.name}, of {p.n_layers} and {p.n_embd}, or the "
-                    "vocabulary is another",
-                    remedy="name one that is, or leave it out",
-                )
+                raise _other_model(request, reader, found)
         if found is None:
             return None
         rule = found.rule(blocks)
@@ -242,6 +256,45 @@ def _find_rule(request: ScoreRequest, reader: Reader) -> AttentionRule | None:
         rule = replace(rule, window=request.window)
     check_heads(rule.heads, reader.params)
     return rule
+
+
+def _find_projection(request: ScoreRequest, reader: Reader) -> Projection:
+    """The trained projection of the reader.
+
+    Raises
+    ------
+    UsageError : there is none, or the named one is for another model
+    InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported : the file
+    """
+    from ..prefill.projection import find_projection, read_projection
+
+    fingerprint = reader.tokenizer.fingerprint.hex()
+    if request.calibration is not None:
+        named = read_projection(request.calibration)
+        if not named.fits(fingerprint, reader.params):
+            raise _other_model(request, reader, named)
+        return named
+    embedded = request.kind is ScorerKind.EMBEDDED
+    found = find_projection(fingerprint, reader.params, embedded=embedded)
+    if found is None:
+        raise UsageError(
+            f"no scorer of this kind was trained for {reader.metadata.path.name}",
+            remedy="train one with scripts/train_scorer.py and name it with --calibration, or "
+            "leave out --scorer",
+        )
+    return found
+
+
+def _other_model(
+    request: ScoreRequest, reader: Reader, found: Calibration | Projection
+) -> UsageError:
+    p = reader.params
+    return UsageError(
+        f"calibration {request.calibration} is for {found.model}, of {found.n_layers} layers and "
+        f"{found.n_embd} columns, and not for {reader.metadata.path.name}, of {p.n_layers} and "
+        f"{p.n_embd}, or the vocabulary is another",
+        remedy="name one that is, or leave it out",
+    )
 
 
 def estimate(plan: ScorePlan, target: Target, n_prompt: int, n_target: int) -> Need:
@@ -392,6 +445,7 @@ class Models:
         from ..prefill.lexical import LexicalScorer
         from ..prefill.one_pass import OnePassScorer
         from ..prefill.published import PUBLISHED, published_scorer
+        from ..prefill.trained import TrainedScorer
 
         plan, reader = self.plan, self.plan.reader
         if reader is None:
@@ -400,6 +454,8 @@ class Models:
         scorer: Scorer
         if str(plan.kind) in PUBLISHED:
             scorer = published_scorer(str(plan.kind), model)
+        elif plan.projection is not None:
+            scorer = TrainedScorer(model, plan.projection)
         else:
             assert plan.rule is not None
             if plan.one_pass:
@@ -408,7 +464,7 @@ class Models:
                 scorer = AttentionScorer(model, plan.rule)
         if not reader.same_ids:
             scorer = BridgedScorer(scorer, reader.tokenizer)
-        if plan.kind is ScorerKind.FUSED:
+        if plan.kind is ScorerKind.FUSED or plan.projection is not None:
             return FusedScorer([LexicalScorer(self._target.tokenizer), scorer])
         return scorer
 

@@ -66,7 +66,8 @@ def command(
             "--scorer",
             help="What says which tokens matter: words that the question shares (lexical), "
             "attention of the first layers in a window or in chosen blocks, words and attention "
-            "(fused), or as four published projects do.",
+            "(fused), words and a trained projection of embeddings (embedded) or of the first "
+            "layers (trained), or as four published projects do.",
         ),
     ] = ScorerKind.FUSED,
     drafter: Annotated[
@@ -81,8 +82,9 @@ def command(
         str | None,
         typer.Option(
             "--calibration",
-            metavar="FILE.json",
-            help="Which heads retrieve; by default what is known of the model.",
+            metavar="FILE",
+            help="Which heads retrieve (.json), or a trained projection (.gguf); by default what "
+            "is known of the model.",
         ),
     ] = None,
     heads: Annotated[

@@ -419,7 +419,7 @@ def _chosen(request: Request, prepared: Prepared) -> dict[str, Any]:
         "drafter": score.drafter,
         "calibration": score.calibration,
         "heads": None if rule is None else [str(head) for head in rule.heads],
-        "window": None if rule is None or rule.blocks is not None else rule.window,
+        "window": prepared.plan.window,
         "positions": request.positions.value,
         "one_pass": score.one_pass,
         "min_tokens": request.min_tokens,

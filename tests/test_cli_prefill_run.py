@@ -24,6 +24,7 @@ from draftsmith.prefill.attention import Head
 from draftsmith.prefill.calibrated import Calibration, calibration_text
 from draftsmith.prefill.memory import Need
 from toy_mtp import write_toy_head
+from toy_projection import write_projection
 
 Cli = Callable[..., Done]
 Run = Callable[..., Done]
@@ -190,14 +191,22 @@ def test_original_positions_change_the_answer(run: Run) -> None:
 
 
 @pytest.mark.parametrize("scorer", list(ScorerKind))
-def test_every_scorer(run: Run, scorer: ScorerKind) -> None:
+def test_every_scorer(run: Run, scorer: ScorerKind, toys: Path, tmp_path: Path) -> None:
     """A name that ends in a traceback, or in another scorer."""
-    more = HEADS if scorer.needs_heads else ()
+    more: tuple[Any, ...] = HEADS if scorer.needs_heads else ()
+    if scorer.is_trained:
+        fingerprint = load_tokenizer(toys / "toy.gguf").fingerprint.hex()
+        layers = (0,) if scorer is ScorerKind.EMBEDDED else (2,)
+        path = write_projection(
+            tmp_path / "toy.gguf", fingerprint, n_layers=3, n_embd=64, document_layers=layers
+        )
+        more = ("--calibration", path)
     record = run("--scorer", scorer, *more, "--json").record
     assert record["scorer"] == scorer
     assert record["refused"] is None
     assert record["n_kept"] <= record["n_budget"]
-    assert (record["n_layers_scored"] == 0) is (scorer is ScorerKind.LEXICAL)
+    without = (ScorerKind.LEXICAL, ScorerKind.EMBEDDED)
+    assert (record["n_layers_scored"] == 0) is (scorer in without)
 
 
 @pytest.mark.parametrize("drafter", ["other", "spm", "toy"])
@@ -326,6 +335,30 @@ def test_with_a_calibration(run: Run, toys: Path, tmp_path: Path) -> None:
     refused(run("-m", "other.gguf", "--calibration", path), "is for toy, of 3 layers")
     path.write_text("{}")
     refused(run("--calibration", path), "holds no calibration", ExitStatus.INPUT_MALFORMED)
+
+
+def test_with_a_projection(run: Run, toys: Path, tmp_path: Path) -> None:
+    """A trained scorer that is found and not used, or for another model and used; words left out;
+    one that is missing, and lets words alone score without a word."""
+    fingerprint = load_tokenizer(toys / "toy.gguf").fingerprint.hex()
+    folder = tmp_path / "cache" / "calibration"
+    folder.mkdir(parents=True)
+    refused(run("--scorer", "trained"), "no scorer of this kind was trained for toy.gguf")
+    path = write_projection(folder / "toy.gguf", fingerprint, n_layers=3, n_embd=64)
+    record = run("--scorer", "trained", "--json").record
+    assert record["n_layers_scored"] == 2
+    assert record["options"]["window"] == 24
+    assert set(record["score_ms"]) == {
+        *("lexical score", "trained question", "trained layers", "trained compare")
+    }
+    named = run("--scorer", "trained", "--calibration", path, "--json").record
+    assert named["mass_kept"] == record["mass_kept"]
+    refused(run("--scorer", "embedded"), "no scorer of this kind")
+    args = ("--scorer", "trained", "--calibration", path)
+    refused(run("-m", "other.gguf", *args), "is for toy, of 3 layers")
+    refused(run(*args, "--window", "9"), "--window is not for --scorer trained")
+    refused(run(*args, "--one-pass"), "--one-pass goes on")
+    refused(run(*args[:3], toys / "toy.gguf"), "holds no trained scorer")
 
 
 def test_parse_heads() -> None:
