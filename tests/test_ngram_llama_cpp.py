@@ -21,9 +21,9 @@ from draftsmith.ngram import LlamaCppDraftModel, NgramDrafter
 from llama_cpp_loop import LoopLlama
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = re.findall(
-    r"^```python\n(.*?)^```", (ROOT / "docs/python-api.md").read_text(), re.M | re.S
-)
+PROMPTS = ROOT / "scripts/prompts.jsonl"
+API = (ROOT / "docs/python-api.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", API, re.M | re.S)
 N_VOCAB = 40
 AGAIN = [1, 2, 3, 4, 1, 2, 3]  # goes on with 4
 
@@ -357,8 +357,9 @@ def llama(library: Any, smollm2: Path) -> Iterator[Any]:
 def test_chat_in_the_library(llama: Any) -> None:
     """Another answer than without drafts; a token that the drafter never heard of; a second
     turn that is learnt from its beginning."""
-    question = {"role": "user", "content": "Count from one to thirty in words, one a line."}
-    options = {"temperature": 0, "max_tokens": 80}
+    translate = json.loads(PROMPTS.read_text().splitlines()[3])["prompt"]  # goes round in circles
+    question = {"role": "user", "content": translate}
+    options = {"temperature": 0, "max_tokens": 120}
 
     def talk() -> list[str]:
         first = llama.create_chat_completion([question], **options)["choices"][0]["message"]
@@ -375,17 +376,18 @@ def test_chat_in_the_library(llama: Any) -> None:
     assert model.n_accepted > 40
     told = [token for tokens in spy.told for token in tokens]
     assert told == llama.input_ids[: len(told)].tolist()
-    assert len(spy.told[0]) < len(spy.told[-1]) or spy.n_resets <= 1
+    assert spy.n_resets == 0
 
 
 @pytest.mark.slow
 def test_benchmark_of_the_library(library: Any, smollm2: Path, tmp_path: Path) -> None:
     """Texts that drafts change, counts that contradict each other, a case left out."""
     prompts = tmp_path / "prompts.jsonl"
-    lines = (ROOT / "scripts/prompts.jsonl").read_text().splitlines()
-    prompts.write_text("\n".join(lines[:1] + lines[3:5]))
+    lines = PROMPTS.read_text().splitlines()
+    prompts.write_text("\n".join([lines[0], lines[3], lines[9]]))
     command = [sys.executable, ROOT / "scripts/bench_llama_cpp.py", "--prompts", prompts]
-    command += ["-m", smollm2, "-n", "64", "--repeat", "1", "--json"]
+    command += ["-m", smollm2, "-n", "48", "-t", "1", "--lookup", "10"]
+    command += ["--repeat", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
