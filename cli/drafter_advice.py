@@ -134,17 +134,19 @@ def _lines(
     """Return a choice as text; the command line stands alone on its line, to be copied."""
     lines = [f"Best: {_title(choice.best, rows)}{_speed(choice.best, speeds)}."]
     if choice.next is not None and choice.margin is not None:
-        after = f"Next: {_title(choice.next, rows)}, {number(100 * choice.margin, 1)} % behind"
+        lead = f"the best leads it by {number(100 * choice.margin, 1)} %"
         if choice.margin_range is None or choice.sure is None:
-            after += "; one conversation does not say how sure that is."
+            lead += ", and one conversation does not say how sure that is"
         else:
             least, most = (number(100 * end, 1) for end in choice.margin_range)
             sure = number(100 * choice.sure, 1)
-            after += f" (95 %: {least} to {most} %); the best leads in {sure} % of the samples."
-        lines.append(after)
+            lead += f" (95 %: {least} to {most} %), in {sure} % of samples of the conversations"
+        lines.append(f"Next: {_title(choice.next, rows)}; {lead}.")
     if choice.held_out is not None:
         held_out = number(choice.held_out, 3)
-        lines.append(f"Chosen on half of the conversations, timed on the other: {held_out} x.")
+        lines.append(
+            f"Chosen on half of the conversations, timed on the other: {held_out} x plain decoding."
+        )
     server = record["server"]
     if server is not None:
         nearest = "Its command line" if server["is_exact"] else "The nearest that llama-server has"

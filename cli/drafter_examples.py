@@ -46,8 +46,8 @@ def _texts(example: Example, texts: ReplayTexts, tokenizer: Tokenizer) -> dict[s
     import numpy as np
 
     at, n = example.at, example.accepted
-    c = int(np.searchsorted(texts.starts, at, side="right")) - 1
-    start, stop = texts.starts[c : c + 2]
+    turn = int(np.searchsorted(texts.turns[:, 0], at, side="right")) - 1
+    start, stop = int(texts.prompts[turn]), int(texts.turns[turn, 1])
     behind = at + n
     return {
         "before": _text(texts.tokens[max(start, at - TOKENS_BEFORE) : at], tokenizer),

@@ -62,6 +62,14 @@ ServerLike = Annotated[
         "--server-like", help="Carry what one slot of a server would: the same as --carry all."
     ),
 ]
+Chat = Annotated[
+    bool,
+    typer.Option(
+        "--chat",
+        help="The files hold conversations, whatever their names; .json and .jsonl files do "
+        "anyway, unless --field is given.",
+    ),
+]
 Advise = Annotated[
     bool,
     typer.Option(

@@ -17,6 +17,7 @@ class DrafterOptions:
     upstream_exact: bool
     carry: Carry | None
     server_like: bool
+    chat: bool
     advise: bool
     cost: str | None
     show_examples: bool
@@ -29,6 +30,7 @@ class DrafterRequest:
     Attributes
     ----------
     n_ctx : tokens a chunk of plain text; 0: the model's own
+    chat : the files hold conversations, whatever their names
     curve : of --cost; None: nothing is predicted
     n_threads : None: as many as there are for reading, and rows one after another
     """
@@ -38,6 +40,7 @@ class DrafterRequest:
     drafters: list[str]
     upstream_exact: bool
     carry: Carry
+    chat: bool
     static: str | None
     dynamic: str | None
     n_ctx: int
@@ -90,6 +93,7 @@ class DrafterRequest:
             drafters=given.drafters,
             upstream_exact=given.upstream_exact,
             carry=_carry(given),
+            chat=given.chat,
             static=statics[0] if statics else None,
             dynamic=dynamic,
             n_ctx=n_ctxs[0],
@@ -110,6 +114,7 @@ def _check_alone(given: DrafterOptions) -> None:
         ("--upstream-exact", given.upstream_exact),
         ("--carry", given.carry is not None),
         ("--server-like", given.server_like),
+        ("--chat", given.chat),
         ("--advise", given.advise),
         ("--cost", given.cost is not None),
         ("--show-examples", given.show_examples),

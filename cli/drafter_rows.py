@@ -65,7 +65,7 @@ class Replaying:
         """Replay the texts with each row, in the given order."""
         rows: list[Row] = []
         with out.progress("replaying", unit="tokens") as bar:
-            work = _Work(bar, len(specs) * self.repeat * texts.n_generated)
+            work = _Work(bar, len(specs) * self.repeat * texts.tokens.size)
             for first in range(0, len(specs), ROWS_AT_A_TIME):
                 some = specs[first : first + ROWS_AT_A_TIME]
                 turns = [self._replay(texts, some, work) for _ in range(self.repeat)]
@@ -88,7 +88,7 @@ class Replaying:
             dynamic=self.dynamic,
             on_progress=work.show,
         )
-        work.settle(len(specs) * texts.n_generated)
+        work.settle(len(specs) * texts.tokens.size)
         return done
 
     def _row(self, runs: Sequence[SpecStats]) -> Row:

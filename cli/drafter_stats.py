@@ -65,7 +65,14 @@ def stats(request: DrafterRequest, out: Output) -> None:
             metadata = read_metadata(model)
             tokenizer = load_tokenizer(model, metadata)
         replaying = _replaying(request, metadata, tokenizer, curve, stages)
-        wanted = ReadRequest(request.files, request.n_ctx, request.field, request.escape, n_threads)
+        wanted = ReadRequest(
+            files=request.files,
+            n_ctx=request.n_ctx,
+            chat=request.chat,
+            field=request.field,
+            escape=request.escape,
+            n_threads=n_threads,
+        )
         read = read_texts(wanted, metadata, tokenizer, stages, out)
         rows = replaying.rows(read.texts, specs, out)
     named = [path for path in (request.static, request.dynamic) if path is not None]
@@ -137,6 +144,7 @@ def _chosen(request: DrafterRequest, n_threads: int) -> dict[str, Any]:
         "n_ctx": request.n_ctx,
         "repeat": request.repeat,
         "cost": request.curve,
+        "chat": request.chat,
         "field": request.field,
         "escape": request.escape,
         "threads": n_threads,
@@ -159,6 +167,8 @@ def _show(
         tables.append(position_table(records[0]))
     more: dict[str, Any] = {}
     lines: list[str] = []
+    if read.bad:
+        more["bad"] = read.bad
     if advice is not None:
         more["advice"] = advice.record
         lines += advice.lines

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..engine.jit import CompileWatch
     from ..engine.tokenizer import Tokenizer
     from ..ngram.cluster import ClusterCorpus
+    from ..ngram.conversation_files import ChatFiles
     from ..ngram.corpus import Corpus
 
 INPUTS_SHOWN = 1000
@@ -100,7 +101,7 @@ def describe_files(paths: Sequence[str]) -> list[dict[str, Any]]:
     return [{"path": path, "bytes": Path(path).stat().st_size} for path in paths]
 
 
-def describe_corpus(corpus: Corpus | ClusterCorpus) -> list[dict[str, Any]]:
+def describe_corpus(corpus: Corpus | ClusterCorpus | ChatFiles) -> list[dict[str, Any]]:
     """Return the record's entry for each text that a command read; null bytes for stdin.
 
     Of more than INPUTS_SHOWN the last entry is for all the others.

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import InputTooShort, UsageError
-from .output import Output, Table
+from .output import Output, Table, number
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ..engine.gguf_file import GgufMetadata
     from ..engine.tokenizer import Tokenizer
+    from ..ngram.conversation_files import ReadStats
     from ..ngram.conversations import ReplayTexts
     from ..ngram.corpus import Corpus
     from .inputs import Stages
+
+
+# Places of bad conversations that a warning names; the record has more of them.
+PLACES_SHOWN = 5
+# Keys of conversations, and of plain texts: a record has both, so that rows of CSV fit together.
+CHAT_KEYS = (
+    *("n_read", "n_bad", "n_media", "n_empty_turns", "n_turns_not_found", "n_turns_left_out"),
+    *("n_rewritten_turns", "n_cut"),
+)
+TEXT_KEYS = ("n_documents", "n_bytes")
 
 
 @dataclass(frozen=True)
@@ -28,10 +39,12 @@ class ReadRequest:
     Attributes
     ----------
     n_ctx : tokens a chunk of plain text; 0: as many as the model was trained on
+    chat : the files hold conversations, whatever their names
     """
 
     files: list[str]
     n_ctx: int
+    chat: bool
     field: str | None
     escape: bool
     n_threads: int
@@ -45,12 +58,14 @@ class ReplayInputs:
     ----------
     keys : of each record
     inputs : the record's entry of each file
+    bad : places of what is no conversation, and why
     tables : shown behind the others
     """
 
     texts: ReplayTexts
     keys: dict[str, Any]
     inputs: list[dict[str, Any]]
+    bad: list[dict[str, str]] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
 
@@ -61,13 +76,130 @@ def read_texts(
     stages: Stages,
     out: Output,
 ) -> ReplayInputs:
-    """Read texts; each document is cut into chunks of ``n_ctx`` tokens, a conversation each.
+    """Read conversations, or plain texts.
 
     Raises
     ------
-    InputEmpty : neither text nor ids
-    InputTooShort : no document has two tokens
+    UsageError : files of both kinds
+    InputEmpty, InputTooShort, InputMalformed : nothing in them can be replayed
+    InputUnreadable, InputHasNoText : files
     """
+    if is_chat(request):
+        return _read_chats(request, metadata, tokenizer, stages, out)
+    return _read_plain(request, metadata, tokenizer, stages, out)
+
+
+def is_chat(request: ReadRequest) -> bool:
+    """Whether the files hold conversations: by --chat, or by their names if no --field is given.
+
+    Raises
+    ------
+    UsageError : files of both kinds, or options of both
+    """
+    from ..ngram.conversation_files import is_chat_path
+
+    chats = [path for path in request.files if is_chat_path(path)]
+    if request.field is not None:
+        if request.chat:
+            raise UsageError(
+                "--chat and --field exclude each other",
+                remedy="give --chat for conversations, or --field for a text in each line",
+            )
+        return False
+    if request.chat or len(chats) == len(request.files):
+        if request.escape:
+            raise UsageError("--escape is for plain text, not for conversations",
+                             remedy="leave it out")  # fmt: skip
+        return True
+    if chats:
+        plain = next(path for path in request.files if path not in chats)
+        raise UsageError(
+            f"{chats[0]} holds conversations, and {plain} plain text",
+            remedy="give a call for each, or --chat or --field for all",
+        )
+    return False
+
+
+def _read_chats(
+    request: ReadRequest,
+    metadata: GgufMetadata,
+    tokenizer: Tokenizer,
+    stages: Stages,
+    out: Output,
+) -> ReplayInputs:
+    """Read conversations, through the model's chat template."""
+    from ..engine.chat import ChatTemplate
+    from ..engine.stop_tokens import eog_ids
+    from ..ngram.conversation_files import open_chats
+    from ..ngram.conversation_reader import read_conversations
+    from .inputs import describe_corpus
+
+    files = open_chats(request.files)
+    template = ChatTemplate.of(metadata, tokenizer.vocabulary)
+    ends = eog_ids(metadata, tokenizer.vocabulary)
+    with out.progress("reading", unit="bytes") as bar, stages.stage("tokenize"):
+        texts, turns = read_conversations(
+            files,
+            tokenizer,
+            template,
+            ends,
+            on_read=lambda: bar.update(files.stats.bytes_read, files.total_bytes),
+        )
+    stats = files.stats
+    _warn_of_bad(stats, out)
+    keys = {
+        **dict.fromkeys(TEXT_KEYS),
+        "n_invalid_utf8": stats.n_invalid_utf8,
+        "n_read": stats.n_read,
+        "n_bad": stats.n_bad,
+        "n_media": stats.n_media,
+        "n_empty_turns": turns.n_empty,
+        "n_turns_not_found": turns.n_not_found,
+        "n_turns_left_out": turns.n_left_out,
+        "n_rewritten_turns": turns.n_rewritten,
+        "n_cut": turns.n_cut,
+    }
+    bad = [{"place": bad.place, "reason": bad.reason} for bad in stats.bad]
+    tables = [_chat_table(texts, keys)]
+    return ReplayInputs(texts, keys, describe_corpus(files), bad, tables)
+
+
+def _warn_of_bad(stats: ReadStats, out: Output) -> None:
+    """Say how many conversations were left out, for each reason, and where the first ones are."""
+    for reason, n in stats.reasons.most_common():
+        places = [bad.place for bad in stats.bad if bad.reason == reason][:PLACES_SHOWN]
+        more = ", ..." if n > len(places) else ""
+        out.warn(f"{n} left out: {reason} ({', '.join(places)}{more})")
+    if stats.n_invalid_utf8:
+        out.warn(f"{stats.n_invalid_utf8} invalid UTF-8 sequences replaced by U+FFFD")
+
+
+def _chat_table(texts: ReplayTexts, keys: Mapping[str, Any]) -> Table:
+    n_generated = texts.n_generated
+    rows = [
+        ("conversations", number(texts.n_conversations)),
+        ("answers", number(texts.n_turns)),
+        ("tokens of answers", number(n_generated)),
+        ("tokens around them", number(texts.tokens.size - n_generated)),
+        ("prompts begun anew", number(keys["n_rewritten_turns"])),
+        ("left out: conversations", number(keys["n_bad"])),
+        ("empty answers", number(keys["n_empty_turns"])),
+        ("answers that the template changes", number(keys["n_turns_not_found"])),
+        ("answers behind too many changes", number(keys["n_turns_left_out"])),
+        ("images and the like", number(keys["n_media"])),
+    ]
+    shown = [row for row in rows if row[1] != "0"]
+    return Table("what was replayed", (), shown)
+
+
+def _read_plain(
+    request: ReadRequest,
+    metadata: GgufMetadata,
+    tokenizer: Tokenizer,
+    stages: Stages,
+    out: Output,
+) -> ReplayInputs:
+    """Read texts; each document is cut into chunks of ``n_ctx`` tokens, a conversation each."""
     from ..ngram.conversations import Conversation, ReplayTexts
     from ..ngram.corpus import open_corpus
     from .inputs import describe_corpus, show_read, warn_of_repairs
@@ -89,6 +221,7 @@ def read_texts(
         "n_documents": corpus.stats.n_documents,
         "n_bytes": corpus.stats.n_bytes,
         "n_invalid_utf8": corpus.stats.n_invalid_utf8,
+        **dict.fromkeys(CHAT_KEYS),
     }
     return ReplayInputs(ReplayTexts.of(conversations), keys, describe_corpus(corpus))
 
