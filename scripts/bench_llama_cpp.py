@@ -7,9 +7,10 @@ Needs the installed package and its extra ``llama-cpp``. A line of the file is a
 ``kind`` and ``prompt``. All cases generate greedily from the same prompts with the same weights,
 one after the other, ``--repeat`` times, beginning with another one each time. Decoding is timed
 from the first token on. Drafted and accepted tokens are counted alike for all, from what the draft
-model said and what the text became. Where a text is not plain decoding's, the place is named, and
-how far apart the two likeliest tokens are there. The tables are Markdown, the last line is the
-record as JSON; ``--json``: that alone.
+model said and what the text became; how long its calls take, by the length of the text, is also
+measured without a model. Where a text is not plain decoding's, the place is named, and how far
+apart the two likeliest tokens are there. The tables are Markdown, the last line is the record as
+JSON; ``--json``: that alone.
 
 llama.cpp's logits of one token alone and in a batch differ, but for flash attention over a KV cache
 of q8_0 (and for that over f16 with one thread): by default that is what all cases use.
@@ -47,6 +48,8 @@ except ImportError as error:
 HERE = Path(__file__).resolve().parent
 PLAIN = "plain"
 KV_TYPES = {"f16": llama_cpp.GGML_TYPE_F16, "q8_0": llama_cpp.GGML_TYPE_Q8_0}
+CALLS_BEHIND = (512, 4096, 32768)
+CALLS_TOKENS = 1000
 DraftModel = Callable[..., np.ndarray]
 
 
@@ -125,6 +128,44 @@ def gap_at(llama: llama_cpp.Llama, text: list[int]) -> float:
     llama.eval(text)
     second, first = np.sort(llama.scores[len(text) - 1])[-2:]
     return float(first - second)
+
+
+def call_us(model: DraftModel, text: np.ndarray, n_before: int) -> list[float]:
+    """Microseconds of each call along ``text`` (intc [n]) behind its first ``n_before`` tokens."""
+    samples, n = [], n_before
+    while n < len(text):
+        start = time.perf_counter_ns()
+        draft = model(text[:n])
+        samples.append((time.perf_counter_ns() - start) / 1e3)
+        n += 1 + n_alike(draft.tolist(), text[n:].tolist())
+    return samples[1:]  # the first learns what is before
+
+
+def call_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """How long a call takes by the length of the text, without a model: source code."""
+    tokenizer = load_tokenizer(resolve_model(options.model))
+    ids = tokenizer.encode(options.text.read_bytes()).astype(np.intc)
+    rows = []
+    for n_before in CALLS_BEHIND:
+        # other draft models than before: what they know of other texts is gone
+        for name, model in cases_of(options, tokenizer.n_vocab).items():
+            if model is not None:
+                us = call_us(model, np.resize(ids, n_before + CALLS_TOKENS), n_before)
+                rows.append({"case": name, "n_before": n_before, "us": us})
+    return rows
+
+
+def print_calls(rows: list[dict[str, Any]]) -> None:
+    """Median and 99th percentile of a call, by case and length of the text."""
+    us = {(row["case"], row["n_before"]): row["us"] for row in rows}
+    print("\n| us a call (p99) behind | " + " | ".join(f"{n} tokens" for n in CALLS_BEHIND) + " |")
+    print("|" + "---|" * (1 + len(CALLS_BEHIND)))
+    for name in dict.fromkeys(row["case"] for row in rows):
+        cells = [
+            f"{np.median(us[name, n]):.1f} ({np.percentile(us[name, n], 99):.1f})"
+            for n in CALLS_BEHIND
+        ]
+        print("| " + " | ".join([name, *cells]) + " |")
 
 
 def cases_of(options: argparse.Namespace, n_vocab: int) -> dict[str, DraftModel | None]:
@@ -287,15 +328,20 @@ def main() -> None:
     parser.add_argument("--lookup", type=numbers, default=[10, 2], help="its num_pred_tokens")
     parser.add_argument("--draft-max", type=numbers, default=[8], help="ours")
     parser.add_argument("-lcs", "--static", help="a static cache for ours")
+    parser.add_argument(
+        "--text", type=Path, default=HERE.parent / "tests/golden/sqlite_train.txt", help="for calls"
+    )
     parser.add_argument("--json", action="store_true", help="print the record alone")
     options = parser.parse_args()
     rows = run(options)
+    calls = call_rows(options)
     totals = [total_of(rows, name) for name in rows[0]["turns"]]
     if not options.json:
         print("\n| case | t/s | ratio | drafted | accepted | | drafting, ms | us a call | ", end="")
         print("prefill, ms | same text |\n|" + "---|" * 10)
         for total in totals:
             print(total_row(total, len(rows)))
+        print_calls(calls)
         print()
     record = {
         "commit": commit(),
@@ -304,6 +350,7 @@ def main() -> None:
         "options": {key: str(value) for key, value in vars(options).items()},
         "host": dataclasses.asdict(describe_host()),
         "totals": totals,
+        "calls": calls,
         "rows": [{**row, "turns": samples(row["turns"])} for row in rows],
     }
     print(json.dumps(record))
