@@ -307,7 +307,13 @@ def estimate(plan: ScorePlan, target: Target, n_prompt: int, n_target: int) -> N
     """
     from ..engine.hparams import read_params
     from ..prefill.attention import AttentionRule, Head
-    from ..prefill.memory import Need, scoring_bytes, target_bytes, weights_bytes
+    from ..prefill.memory import (
+        Need,
+        comparing_bytes,
+        scoring_bytes,
+        target_bytes,
+        weights_bytes,
+    )
     from ..prefill.windows import Windows
 
     params = read_params(target.metadata, target.tokenizer.n_vocab)
@@ -324,6 +330,8 @@ def estimate(plan: ScorePlan, target: Target, n_prompt: int, n_target: int) -> N
         scoring = scoring_bytes(
             reader.params, n_text, target.n_threads, rule, n_held=n_held, n_looked=n_looked
         )
+        if plan.projection is not None:
+            scoring += comparing_bytes(plan.projection, n_text)
         if not reader.is_target:
             weights, mapped = weights_bytes(reader.metadata, reader.params)
             scoring = max(scoring, mapped)
@@ -464,7 +472,7 @@ class Models:
                 scorer = AttentionScorer(model, plan.rule)
         if not reader.same_ids:
             scorer = BridgedScorer(scorer, reader.tokenizer)
-        if plan.kind is ScorerKind.FUSED or plan.projection is not None:
+        if plan.kind is ScorerKind.FUSED:
             return FusedScorer([LexicalScorer(self._target.tokenizer), scorer])
         return scorer
 

@@ -66,8 +66,8 @@ def command(
             "--scorer",
             help="What says which tokens matter: words that the question shares (lexical), "
             "attention of the first layers in a window or in chosen blocks, words and attention "
-            "(fused), words and a trained projection of embeddings (embedded) or of the first "
-            "layers (trained), or as four published projects do.",
+            "(fused), a trained projection of embeddings (embedded) or of the first layers "
+            "(trained), or as four published projects do.",
         ),
     ] = ScorerKind.FUSED,
     drafter: Annotated[

@@ -20,6 +20,7 @@ from ..engine.model import BATCH, Scratch
 from ..engine.pack import FORGET_BYTES
 from ..engine.weights import pieces_of
 from .attention import AttentionRule
+from .projection import Projection
 
 # Kernels, threads and what libraries allocate once they run; without a compiler at work.
 RUNTIME_BYTES = 96 << 20
@@ -106,6 +107,13 @@ def scoring_bytes(
         + n_sides * looked
         + 4 * n_text * n_lines
     )
+
+
+def comparing_bytes(projection: Projection, n_text: int) -> int:
+    """What a trained scorer takes besides: states and keys of a text of ``n_text`` tokens, and
+    how near they are to a question of usual length."""
+    n_in = len(projection.document_layers) * projection.n_embd
+    return 4 * max(1, n_text) * (2 * n_in + len(projection.document.bias) + _LINES)
 
 
 def _scratch_bytes(params: ModelParams, n_ctx: int, n_threads: int) -> int:

@@ -16,7 +16,9 @@ from draftsmith.engine.errors import ModelDamaged, ModelUnsupported, UsageError
 from draftsmith.engine.hparams import ModelParams
 from draftsmith.engine.layer_pass import LayerPass
 from draftsmith.engine.model import Model
+from draftsmith.prefill.attention import AttentionRule, Head
 from draftsmith.prefill.calibrated import FOLDER
+from draftsmith.prefill.memory import RUNTIME_BYTES, comparing_bytes, scoring_bytes
 from draftsmith.prefill.projection import Projection, find_projection, read_projection
 from draftsmith.prefill.prompt_parts import PromptParts
 from draftsmith.prefill.select import Refusal, Refused, select
@@ -203,6 +205,26 @@ def test_long_prompts_take_bounded_memory(toy: Path, load: Load, tmp_path: Path)
         tracemalloc.stop()
     assert np.isfinite(values).all()
     assert peak < 250e6
+
+
+def test_memory_is_foretold(toy: Path, load: Load, tmp_path: Path) -> None:
+    """A --memory-limit that is kept on paper alone."""
+    model = load(toy, n_threads=2)
+    for layers in ((0,), (0, 2)):
+        p = projected(tmp_path, document_layers=layers, rank=64)
+        n = 8000
+        parts = parts_of(n, question=(n - 50, n - 5), document=((7, n - 60),))
+        scorer = TrainedScorer(model, p, windows=Windows(8192, 4096, 0))
+        scorer.score(parts)
+        tracemalloc.start()
+        try:
+            scorer.score(parts)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        rule = AttentionRule((Head(0, 0),))
+        foretold = comparing_bytes(p, n) + scoring_bytes(model.params, n, 2, rule) - RUNTIME_BYTES
+        assert peak < foretold < 4 * peak
 
 
 def test_another_model(toy: Path, load: Load, tmp_path: Path) -> None:
