@@ -12,6 +12,7 @@ from .gram_kernels import CELL
 from .map_kernels import RECORD
 from .mod_kernels import POOL
 from .packed import VOCAB_MAX
+from .prompt_lookup_kernels import prompt_lookup_sizes
 from .server_cache_kernels import STATE
 from .server_map_kernels import KEY, MAP_CELLS
 from .slot_kernels import (
@@ -29,6 +30,7 @@ from .slot_kernels import (
     Bank,
 )
 from .spec import DrafterSpec, Key, Setting
+from .suffix_kernels import suffix_sizes
 from .tables import context_sizes
 
 # Positions and stamps are int32, and stamps go on over all texts.
@@ -115,6 +117,14 @@ def _cache(setting: Setting, exact: bool, room: Room) -> Sizes:
     )
 
 
+def _prompt_lookup(setting: Setting, exact: bool, room: Room) -> Sizes:
+    return Sizes(*prompt_lookup_sizes(room.n_text))  # type: ignore[no-untyped-call]
+
+
+def _suffix(setting: Setting, exact: bool, room: Room) -> Sizes:
+    return Sizes(*suffix_sizes(room.n_all))  # type: ignore[no-untyped-call]
+
+
 # By the name of the kind: sizes for a setting, whether it is llama.cpp's own form, and the room.
 SIZES: dict[str, Callable[[Setting, bool, Room], Sizes]] = {
     "ngram-simple": _simple,
@@ -122,6 +132,9 @@ SIZES: dict[str, Callable[[Setting, bool, Room], Sizes]] = {
     "ngram-map-k4v": _map,
     "ngram-mod": _mod,
     "ngram-cache": _cache,
+    "suffix": _suffix,
+    "prompt-lookup": _prompt_lookup,
+    "vllm-ngram": _prompt_lookup,
 }
 
 

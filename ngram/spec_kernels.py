@@ -27,6 +27,13 @@ from .map_kernels import (
     grow_simple,
 )
 from .mod_kernels import accept_mod, begin_mod, draft_mod, forget_mod, grow_mod
+from .prompt_lookup_kernels import (
+    accept_prompt_lookup,
+    begin_prompt_lookup,
+    draft_prompt_lookup,
+    forget_prompt_lookup,
+    grow_prompt_lookup,
+)
 from .server_cache_kernels import (
     Caches,
     accept_cache,
@@ -51,17 +58,24 @@ from .slot_kernels import (
     MOD,
     N_PARAMS,
     N_VARS,
+    PROMPT_LOOKUP,
     SIMPLE,
+    SUFFIX,
+    VLLM_NGRAM,
     Bank,
     U,
     helper,
     kernel,
     slot_of,
+    view,
 )
+from .suffix_kernels import accept_suffix, begin_suffix, draft_suffix, forget_suffix, grow_suffix
 
 BUILT_ON = {
     "draft_kernels": "301aed0d",
     "map_kernels": "845b8638",
+    "prompt_lookup_kernels": "bc3f257e",
+    "suffix_kernels": "063d7f23",
     "mod_kernels": "1d9dc4fd",
     "server_cache_kernels": "ff92ac6c",
     "server_map_kernels": "ea54731d",
@@ -93,18 +107,20 @@ CARRY_NONE, CARRY_CONVERSATION, CARRY_ALL = range(3)
 _SERVER_MAP = 64  # beside the kinds: llama.cpp's own form of both maps
 
 
-@helper
+@view
 def _form(slot):
     """The kind whose kernels a slot takes."""
     kind = slot.params[KIND]
     if kind == MAP_K4V:
         kind = MAP_K
+    if kind == VLLM_NGRAM:
+        kind = PROMPT_LOOKUP
     if kind == MAP_K and slot.params[EXACT] != 0:
         return _SERVER_MAP
     return kind
 
 
-@helper
+@view
 def _forget(slot):
     kind = _form(slot)
     if kind == SIMPLE:
@@ -117,9 +133,13 @@ def _forget(slot):
         forget_mod(slot)
     elif kind == CACHE:
         forget_cache(slot)
+    elif kind == SUFFIX:
+        forget_suffix(slot)
+    elif kind == PROMPT_LOOKUP:
+        forget_prompt_lookup(slot)
 
 
-@helper
+@view
 def _begin(slot, tokens, n, same):
     kind = _form(slot)
     if kind == SIMPLE:
@@ -132,9 +152,13 @@ def _begin(slot, tokens, n, same):
         begin_mod(slot, tokens, n, same)
     elif kind == CACHE:
         begin_cache(slot, tokens, n, same)
+    elif kind == SUFFIX:
+        begin_suffix(slot, tokens, n, same)
+    elif kind == PROMPT_LOOKUP:
+        begin_prompt_lookup(slot, tokens, n, same)
 
 
-@helper
+@view
 def _draft(slot, tokens, n, n_max, out, caches):
     kind = _form(slot)
     drafted = np.int64(0)
@@ -148,10 +172,14 @@ def _draft(slot, tokens, n, n_max, out, caches):
         drafted = draft_mod(slot, tokens, n, n_max, out)
     elif kind == CACHE:
         drafted = np.int64(draft_cache(slot, tokens, n, n_max, out, caches))
+    elif kind == SUFFIX:
+        drafted = draft_suffix(slot, tokens, n, n_max, out)
+    elif kind == PROMPT_LOOKUP:
+        drafted = draft_prompt_lookup(slot, tokens, n, n_max, out)
     return drafted
 
 
-@helper
+@view
 def _accept(slot, tokens, n, n_accepted, is_other):
     kind = _form(slot)
     if kind == SIMPLE:
@@ -164,6 +192,10 @@ def _accept(slot, tokens, n, n_accepted, is_other):
         accept_mod(slot, tokens, n, n_accepted, is_other)
     elif kind == CACHE:
         accept_cache(slot, tokens, n, n_accepted, is_other)
+    elif kind == SUFFIX:
+        accept_suffix(slot, tokens, n, n_accepted, is_other)
+    elif kind == PROMPT_LOOKUP:
+        accept_prompt_lookup(slot, tokens, n, n_accepted, is_other)
 
 
 @kernel
@@ -183,24 +215,28 @@ def grow_bank(bank, old):
             grow_mod(slot, before)
         elif kind == CACHE:
             grow_cache(slot, before)
+        elif kind == SUFFIX:
+            grow_suffix(slot, before)
+        elif kind == PROMPT_LOOKUP:
+            grow_prompt_lookup(slot, before)
 
 
 # ------------------------------------------------------------------------------ combinations
 
 
-@helper
+@view
 def _forget_all(bank):
     for i in range(bank.params.shape[0]):
         _forget(slot_of(bank, i))
 
 
-@helper
+@view
 def _begin_all(bank, tokens, n, same):
     for i in range(bank.params.shape[0]):
         _begin(slot_of(bank, i), tokens, n, same)
 
 
-@helper
+@view
 def _draft_any(bank, tokens, n, n_max, out, caches):
     """(how many ids, by which drafter); the first that drafts any."""
     for i in range(bank.params.shape[0]):
@@ -210,7 +246,7 @@ def _draft_any(bank, tokens, n, n_max, out, caches):
     return np.int64(0), np.int64(-1)
 
 
-@helper
+@view
 def _accept_all(bank, tokens, n, n_accepted, drafter):
     for i in range(bank.params.shape[0]):
         _accept(slot_of(bank, i), tokens, n, n_accepted, i != drafter)
@@ -285,7 +321,7 @@ def _count_draft(tally, place, drafted, right, drafter, out):
         _keep_example(tally, 1, drafted - right, place, drafted, right, drafter, out)
 
 
-@helper
+@view
 def _rounds(bank, caches, text, start, n, stop, limits, row, place, out, tally):
     """Replay rounds of a turn until ``stop`` tokens or more stand; returns how many do.
 
@@ -326,7 +362,7 @@ def _same(tokens, before, before_end, prompt, end):
     return same
 
 
-@helper
+@view
 def _begin_turn(bank, texts, cursor, carry, tally):
     """Begin the cursor's turn."""
     turn = cursor[TURN]
