@@ -314,6 +314,20 @@ def test_what_stands_beside_the_text() -> None:
     assert observed == {"role": "tool", "content": "7"}
 
 
+def test_the_examples_of_the_docs(chatml: Toy, tmp_path: Path) -> None:
+    """A form that the docs show and that is not read."""
+    text = (Path(__file__).parent.parent / "docs" / "conversations.md").read_text()
+    examples = text.split("```json\n")[1:]
+    assert len(examples) == 6
+    for number, example in enumerate(examples):
+        path = tmp_path / f"{number}.json"
+        path.write_text(example.partition("```")[0])
+        read = chatml.read_files([path])
+        assert read.bad == []
+        for one in read.answers():
+            assert one in (["Red.<|im_end|>"], ["red<|im_end|>"])
+
+
 DEEP: Any = json.loads("[" * 200 + "]" * 200)
 
 
