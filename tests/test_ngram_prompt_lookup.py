@@ -163,3 +163,11 @@ def test_stops_where_there_is_no_room(name: str) -> None:
         for n, drafted in enumerate(small.request(text)):
             assert drafted in ([], naive.draft(text[:n], LONGEST))
     assert small.request([1, 2, 1, 2])[-1] == [1, 2]
+
+
+@pytest.mark.parametrize("keys", [(1000, 10), (900, 1000, 10)], ids=str)
+def test_time_goes_with_the_length(keys: tuple[int, ...]) -> None:
+    """A search of the text, or of all n-gram sizes, for each draft: 300,000 of them."""
+    text = [5, 6, 7] * 100_000
+    drafted = Driven(keys, len(text)).request(text)
+    assert drafted[-1] == [5, 6, 7, 5, 6, 7, 5, 6, 7, 5]

@@ -220,3 +220,11 @@ def test_lowest_of_equals() -> None:
     """The favourite by order of arrival: 7 came before 4, as often."""
     text = [1, 2, 7, 1, 2, 4, 1, 2]
     assert Driven(DEFAULT, 8).request(text)[-1][:1] == [4]
+
+
+@pytest.mark.parametrize("text", [[5] * 300_000, [5, 6, 7] * 100_000], ids=["one", "period 3"])
+def test_time_goes_with_the_length(text: list[int]) -> None:
+    """A visit of all that ends the text for each token, not only of its last ``depth`` tokens: a
+    text that repeats itself would take hours."""
+    drafted = Driven(DEFAULT, len(text)).request(text, places=[len(text)])
+    assert drafted == [text[:12]]
