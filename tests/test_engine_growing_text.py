@@ -40,6 +40,24 @@ def test_equals_the_whole_text(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert n_blocks > 12
 
 
+def test_a_special_token_over_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cut that was right for what followed, and parts a special token that is there now."""
+    monkeypatch.setattr(growing_text, "_END_BYTES", 4)
+    monkeypatch.setattr(growing_text, "BLOCK_BYTES", 60)
+    tokenizer = load_tokenizer(write_toy(tmp_path / "toy.gguf", "smollm"))
+    special, text = "b|><|c", SAMPLE[:80]
+    n_cuts = 0
+    for at in range(20, 60):
+        for known in range(1, len(special)):
+            growing = GrowingText(tokenizer)
+            growing.change(0, f"{text[:at]}{special[:known]}{text[at:]}")
+            n_cuts += sum(at < end < at + known for end, _ in growing._ends)
+            growing.change(at + known, f"{special[known:]} and")
+            whole = tokenizer.encode_part(growing.text.encode(), begins_text=True)
+            assert growing.ids.tolist() == whole.tolist()
+    assert n_cuts
+
+
 def test_bos_is_not_doubled(tmp_path: Path) -> None:
     """BOS twice, or a text without one, where a template writes it out."""
     tokenizer = load_tokenizer(write_toy(tmp_path / "toy.gguf", "qwen2"))

@@ -377,11 +377,11 @@ def test_random_values() -> None:
         )
 
     n_chats = 0
-    for _ in range(20_000):
+    for _ in range(6000):
         found = {rng.choice(names): value(5) for _ in range(2)}
         with suppress(NotAChat):
             n_chats += len(chat_of(found).messages)
-    assert n_chats > 20
+    assert n_chats > 5
 
 
 def test_a_long_branch() -> None:
@@ -697,6 +697,16 @@ def test_no_token_ends_the_answer(tmp_path: Path) -> None:
     toy = Toy.of(tmp_path, source)
     read = toy.read(tmp_path, {"messages": [*TALK[:3], answer("It's lazy.")]})
     assert read.answers() == [["The quick brown fox.", "It's lazy."]]
+
+
+def test_a_template_that_ends_the_text(tmp_path: Path) -> None:
+    """An answer that goes on behind its end, to what ends the whole text, as Phi 3's does."""
+    source = CHATML + "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
+    toy = Toy.of(tmp_path, source)
+    assert toy.tokenizer.eos_id in toy.ends
+    read = toy.read(tmp_path, {"messages": TALK})
+    assert read.answers() == [["The quick brown fox.<|im_end|>", " It's\n lazy. \n<|im_end|>"]]
+    assert read.turns.n_rewritten == 0
 
 
 def test_thoughts_that_are_dropped_later(tmp_path: Path) -> None:
