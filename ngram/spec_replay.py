@@ -206,11 +206,10 @@ def replay_all(
             f"the text holds a token outside the vocabulary of {n_vocab} tokens",
             remedy="name the model whose tokenizer made the ids",
         )
-    longest = int((texts.turns[:, 1] - texts.prompts).max(initial=1))
     plan = _Plan(
         texts=Texts(tokens, texts.turns, texts.prompts, texts.turn_of_conversation),
         caches=caches_of(static, dynamic, n_vocab),
-        room=Room(longest, tokens.size if carry == "all" else longest, n_vocab),
+        room=room_of(texts, n_vocab, carry),
         limits=np.array([n_predict or 0, n_ctx or 0], np.int64),
         carry=CARRY.index(carry),
         ends=tuple(ends),
@@ -228,6 +227,20 @@ def replay_all(
             progress.stopped.set()
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def room_of(texts: ReplayTexts, n_vocab: int, carry: Carry) -> Room:
+    """What drafters must hold: a prompt that does not go on from the last one is a text anew."""
+    sizes = texts.turns[:, 1] - texts.prompts
+    longest = int(sizes.max(initial=1))
+    if carry == "none":
+        return Room(longest, longest, n_vocab)
+    goes_on = np.zeros(sizes.size, np.bool_)
+    goes_on[:-1] = texts.prompts[1:] == texts.prompts[:-1]
+    sums = np.append(0, np.cumsum(np.where(goes_on, 0, sizes)))
+    if carry == "conversation":
+        return Room(longest, int(np.diff(sums[texts.turn_of_conversation]).max(initial=1)), n_vocab)
+    return Room(longest, max(1, int(sums[-1])), n_vocab)
 
 
 class _Progress:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import naive
 import naive_drafters as upstream
 import naive_repaired as repaired
+import naive_suffix
 from naive_drafters import Drafter, Tokens
 
 # In the order in which llama.cpp asks them, whatever the order in which they are named.
@@ -33,6 +34,7 @@ REPAIRED: dict[str, Callable[..., Drafter]] = {
     "ngram-cache": repaired.NgramCache,
     "prompt-lookup": repaired.PromptLookup,
     "vllm-ngram": repaired.VllmNgram,
+    "suffix": naive_suffix.Suffix,
 }
 # Whose parameters have other names on the command line.
 OTHERWISE = {
@@ -54,7 +56,7 @@ class Setting(NamedTuple):
     """A drafter's name, and its parameters as they are spelt on the command line."""
 
     name: str
-    params: Mapping[str, int]
+    params: Mapping[str, int | float]
 
 
 def make_slots(
@@ -77,7 +79,7 @@ def make_slots(
     shared: dict[str, Any] = {"static": static, "dynamic": dynamic, "end_tokens": end_tokens}
     for name, params in ordered:
         if name == "ngram-mod":
-            shared["pool"] = (upstream if exact else repaired).Pool(params.get("n-match", 24))
+            shared["pool"] = (upstream if exact else repaired).Pool(int(params.get("n-match", 24)))
     return [[make(setting, exact, shared) for setting in ordered] for _ in range(n_slots)]
 
 

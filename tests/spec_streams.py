@@ -9,10 +9,10 @@ import naive_spec
 import numpy as np
 from draftsmith.ngram.conversations import Conversation, ReplayTexts
 from draftsmith.ngram.replay import CLOCK_ID
-from draftsmith.ngram.slots import Room, make_bank
+from draftsmith.ngram.slots import make_bank
 from draftsmith.ngram.spec import DrafterSpec
 from draftsmith.ngram.spec_kernels import N_CURSOR, Texts, replay_turns
-from draftsmith.ngram.spec_replay import CARRY, Carry, caches_of, new_tally
+from draftsmith.ngram.spec_replay import CARRY, Carry, caches_of, new_tally, room_of
 from naive_spec import Round
 
 HUGE = 2**31 - 1
@@ -90,9 +90,7 @@ def kernel_rounds(
     ends: Sequence[int] = (),
 ) -> list[Round]:
     """All rounds of the replay kernel, which is called for one at a time."""
-    longest = int((texts.turns[:, 1] - texts.prompts).max())
-    room = Room(longest, texts.tokens.size if carry == "all" else longest, n_vocab)
-    bank = make_bank(spec, room, ends)
+    bank = make_bank(spec, room_of(texts, n_vocab, carry), ends)
     tally = new_tally(spec, 1)
     caches = caches_of(static, dynamic, n_vocab, spec.draft_max)
     all_texts = Texts(texts.tokens, texts.turns, texts.prompts, texts.turn_of_conversation)
@@ -128,10 +126,7 @@ def naive_rounds(
     """The same rounds, of the slow and obvious drafters."""
 
     def fresh():
-        settings = [
-            naive_spec.Setting(one.name, {k: int(v) for k, v in one.params.items()})
-            for one in spec.names
-        ]
+        settings = [naive_spec.Setting(one.name, one.params) for one in spec.names]
         (slot,) = naive_spec.make_slots(
             settings, exact=spec.upstream_exact, static=static, dynamic=dynamic, end_tokens=ends
         )
