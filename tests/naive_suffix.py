@@ -1,52 +1,14 @@
-"""Prompt lookup and the suffix drafter, slow and obvious, to hold the kernels against.
-
-A drafter is told two things: `begin` with a request's prompt, `draft` with the text so far.
-"""
+"""The suffix drafter, slow and obvious, to hold its kernels against."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
 from fractions import Fraction
 
-Tokens = list[int]
+from naive_drafters import Drafter, Tokens
 
 
-class PromptLookup:
-    """transformers' PromptLookupCandidateGenerator."""
-
-    def __init__(self, ngram_max: int = 2, draft_max: int = 10, ends: Collection[int] = ()) -> None:
-        self.shortest, self.longest = 1, ngram_max
-        self.draft_max = draft_max
-        self.ends = ends
-
-    def begin(self, prompt: Tokens) -> None:
-        """Nothing: the text tells."""
-
-    def draft(self, text: Tokens, limit: int) -> Tokens:
-        for size in range(min(self.longest, len(text) - 1), self.shortest - 1, -1):
-            for start in range(len(text) - size):  # the text's end itself is not among them
-                if text[start : start + size] == text[-size:]:
-                    found = text[start + size :][: self.draft_max][:limit]
-                    cut = [i for i, token in enumerate(found) if token in self.ends]
-                    return found[: cut[0]] if cut else found
-        return []
-
-
-class VllmNgram(PromptLookup):
-    """vLLM's NgramProposer."""
-
-    def __init__(
-        self,
-        prompt_lookup_min: int = 5,
-        prompt_lookup_max: int = 5,
-        num_speculative_tokens: int = 5,
-    ) -> None:
-        super().__init__(prompt_lookup_max, num_speculative_tokens)
-        self.shortest = prompt_lookup_min
-
-
-class Suffix:
+class Suffix(Drafter):
     """Suffix decoding by counting what followed every string of up to `max_tree_depth` tokens."""
 
     def __init__(
@@ -54,12 +16,12 @@ class Suffix:
         max_tree_depth: int = 24,
         max_spec_factor: float = 1.0,
         min_token_prob: float = 0.1,
-        num_speculative_tokens: int = 24,
+        k: int = 24,
     ) -> None:
         self.depth = max_tree_depth
         self.factor = Fraction(str(max_spec_factor))
         self.least = Fraction(str(min_token_prob))
-        self.draft_max = num_speculative_tokens
+        self.draft_max = k
         self.text: Tokens = []
         self.followers: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
 

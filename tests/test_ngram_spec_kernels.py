@@ -27,11 +27,18 @@ SETTINGS = (
         for n, least, most in ((1, 0, 4), (2, 2, 6), (5, 1, 9), (12, 8, 24), (40, 3, 6))
     ),
     "ngram-cache",
+    "suffix",
+    "suffix:max-tree-depth=7,max-spec-factor=2.5,min-token-prob=0.3,num-speculative-tokens=5",
+    "prompt-lookup",
+    "prompt-lookup:ngram-max=5,draft-max=3",
+    "vllm-ngram:prompt-lookup-min=2,prompt-lookup-max=4",
+    "vllm-ngram:prompt-lookup-min=1,num-speculative-tokens=9",
 )
 COMBINED = (
     "ngram-simple:size-n=4,size-m=8+ngram-map-k:size-n=2,size-m=4",
     "ngram-map-k:size-n=6,size-m=12+ngram-map-k4v:size-n=3,size-m=6+ngram-mod:n-match=2,n-min=1",
     "ngram-simple:size-n=9,size-m=9+ngram-mod:n-match=4,n-min=3,n-max=9+ngram-cache",
+    "vllm-ngram:prompt-lookup-min=6+suffix:max-tree-depth=9+prompt-lookup",
 )
 
 

@@ -26,9 +26,16 @@ from draftsmith.ngram.suffix_kernels import (
     suffix_sizes,
 )
 from numba import njit
-from token_streams import STREAMS, copying
+from spec_streams import passages, streams
 
 LONGEST = 64  # tokens that out has room for
+STREAMS = {
+    **streams(1, 150),
+    "nothing": [],
+    "a token": [7],
+    "two alike": [7, 7],
+    "one token, then another": [5] * 70 + [4] + [5] * 70 + [6],
+}
 GUARD = 16  # elements beside the arrays of a slot, which kernels must leave alone
 DEFAULT = (24, 1.0, 0.1, 24)
 SETTINGS = [
@@ -115,7 +122,7 @@ def drafts(
 def test_equals_counting(name: str, setting: tuple[int, float, float, int]) -> None:
     """A state that is split without its counts, a favourite that is not the most frequent, a limit
     that is off by one: the draft behind every prefix of streams that are hard each in its way."""
-    text = STREAMS[name](random.Random(name))
+    text = STREAMS[name]
     n_max = 3 if setting == DEFAULT else LONGEST
     oracle = naive_suffix.Suffix(*setting)
     expected = drafts(oracle, text, list(range(len(text) + 1)), n_max)
@@ -126,7 +133,7 @@ def test_equals_counting(name: str, setting: tuple[int, float, float, int]) -> N
 def test_rounds_of_any_size(seed: int) -> None:
     """Tokens that are lost between two drafts, or counted twice; a prompt that is not learnt."""
     rng = random.Random(seed)
-    text = copying(rng, 300, 10)
+    text = passages(rng, 300, 10)
     n_prompt = rng.randrange(len(text))
     places = sorted({rng.randrange(n_prompt, len(text) + 1) for _ in range(60)})
     oracle = naive_suffix.Suffix(*DEFAULT)
@@ -149,7 +156,7 @@ def test_texts_one_after_another(seed: int, forgets: bool) -> None:
         if forget:
             oracle = naive_suffix.Suffix(*DEFAULT)
         kept = rng.choice([len(text), len(text), rng.randrange(len(text) + 1), 0])
-        text = text[:kept] + copying(rng, rng.randrange(60), 9)
+        text = text[:kept] + passages(rng, rng.randrange(60), 9)
         n_prompt = rng.randrange(kept, len(text) + 1)
         places = list(range(n_prompt, len(text) + 1, rng.choice([1, 2, 5])))
         oracle.begin(text[:n_prompt])
@@ -168,7 +175,7 @@ def test_earlier_texts_count() -> None:
 
 def test_grows() -> None:
     """Counts or edges that are left behind when a slot moves to larger arrays."""
-    text = copying(random.Random(5), 400, 8)
+    text = passages(random.Random(5), 400, 8)
     oracle = naive_suffix.Suffix(*DEFAULT)
     expected = drafts(oracle, text, list(range(len(text) + 1)))
     old = Driven(DEFAULT, 200)
@@ -184,7 +191,7 @@ def test_grows() -> None:
 def test_forgets_what_has_no_room(name: str) -> None:
     """A write behind the arrays, or an endless loop, where more comes than was said; and drafts
     that are no longer made then."""
-    text = STREAMS[name](random.Random(name)) * 8
+    text = STREAMS[name] * 8
     small = Driven(DEFAULT, 40)
     for _ in range(3):
         drafted = small.request(text)
