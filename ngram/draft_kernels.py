@@ -803,11 +803,11 @@ def replay_chunks(
 # order. Only these functions are compiled with reference counts, without which no array can be
 # returned; the arrays they make own nothing, so there is nothing to count.
 
-_session_helper = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+session_helper = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @intrinsic
-def _pointer(typingctx, address):
+def pointer(typingctx, address):
     """An int64 address as a pointer."""
 
     def codegen(context, builder, signature, arguments):
@@ -816,24 +816,48 @@ def _pointer(typingctx, address):
     return types.voidptr(types.int64), codegen
 
 
-@_session_helper
-def _array(session, i, dtype):
-    return carray(_pointer(session[2 * i]), (session[2 * i + 1],), dtype)
+@session_helper
+def array_at(session, i, dtype):
+    return carray(pointer(session[2 * i]), (session[2 * i + 1],), dtype)
 
 
-@_session_helper
-def _followers(session, i):
+@session_helper
+def followers_at(session, i):
     return Followers(
-        _array(session, i, np.int64),
-        _array(session, i + 1, np.int32),
-        _array(session, i + 2, np.int32),
+        array_at(session, i, np.int64),
+        array_at(session, i + 1, np.int32),
+        array_at(session, i + 2, np.int32),
     )
 
 
-@_session_helper
+@session_helper
+def tables_at(session, i, ids):
+    """The dynamic and the static cache, from the session's array ``i`` on."""
+    dynamic = Dynamic(
+        followers_at(session, i),
+        array_at(session, i + 3, np.int32),
+        array_at(session, i + 4, np.uint64),
+    )
+    bigrams = Bigrams(
+        array_at(session, i + 5, np.uint32),
+        array_at(session, i + 6, np.uint32),
+        array_at(session, i + 7, ids.dtype),
+        array_at(session, i + 8, ids.dtype),
+        array_at(session, i + 9, np.uint32),
+        array_at(session, i + 10, np.uint16),
+        array_at(session, i + 11, ids.dtype),
+        array_at(session, i + 12, np.uint8),
+        array_at(session, i + 13, np.uint32),
+        array_at(session, i + 14, np.uint32),
+        array_at(session, i + 15, np.int64),
+    )
+    return dynamic, bigrams
+
+
+@session_helper
 def _context(session):
     return Context(
-        _followers(session, 0), _array(session, 3, np.int32), _array(session, 4, np.int32)
+        followers_at(session, 0), array_at(session, 3, np.int32), array_at(session, 4, np.int32)
     )
 
 
@@ -841,8 +865,8 @@ def _context(session):
 def accept_in_session(session, n_known, n_more):
     """Learn tokens[n_known : n_known + n_more] of the session's text."""
     context = _context(session)
-    tokens = _array(session, 21, np.int32)
-    state = _array(session, 22, np.int32)
+    tokens = array_at(session, 21, np.int32)
+    state = array_at(session, 22, np.int32)
     for at in range(n_known, n_known + n_more):
         learn(context, state, tokens[at], at)
 
@@ -853,29 +877,14 @@ def draft_in_session(session, n_known, draft_max, ids):
 
     ids: an empty array of the type in which the static cache holds tokens.
     """
-    dynamic = Dynamic(
-        _followers(session, 5), _array(session, 8, np.int32), _array(session, 9, np.uint64)
-    )
-    bigrams = Bigrams(
-        _array(session, 10, np.uint32),
-        _array(session, 11, np.uint32),
-        _array(session, 12, ids.dtype),
-        _array(session, 13, ids.dtype),
-        _array(session, 14, np.uint32),
-        _array(session, 15, np.uint16),
-        _array(session, 16, ids.dtype),
-        _array(session, 17, np.uint8),
-        _array(session, 18, np.uint32),
-        _array(session, 19, np.uint32),
-        _array(session, 20, np.int64),
-    )
-    tokens = _array(session, 21, np.int32)
-    thresholds = carray(_pointer(session[46]), (4, 5), np.int64)
-    draft = _array(session, 24, np.int32)
-    origin = carray(_pointer(session[50]), (draft.size, 2), np.int64)
+    dynamic, bigrams = tables_at(session, 5, ids)
+    tokens = array_at(session, 21, np.int32)
+    thresholds = carray(pointer(session[46]), (4, 5), np.int64)
+    draft = array_at(session, 24, np.int32)
+    origin = carray(pointer(session[50]), (draft.size, 2), np.int64)
     return draft_tokens(
         _context(session),
-        longest(_array(session, 22, np.int32)),
+        longest(array_at(session, 22, np.int32)),
         dynamic,
         bigrams,
         tokens[:n_known],

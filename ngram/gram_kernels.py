@@ -15,7 +15,7 @@ import numpy as np
 
 from .slot_kernels import U, helper
 
-BUILT_ON = {"slot_kernels": "5d512147"}
+BUILT_ON = {"slot_kernels": "43f6f6ac"}
 
 # Places in vars of a slot with an index.
 BASE = 0
@@ -56,25 +56,38 @@ def new_text(vars, table):
 
 
 @helper
-def _hash_at(vars, tokens, size, at):
-    """The hash of the n-gram at place ``at``, DONE - 1 or later, rolled on from there if near."""
-    if vars[_TOP] == 0:
-        top = U(1)
-        for _ in range(size - 1):
-            top *= _FACTOR
-        vars[_TOP] = np.int64(top)
-    here = vars[DONE] - 1
+def top_of(size, factor):
+    """The factor of the first of ``size`` tokens in a hash."""
+    top = U(1)
+    for _ in range(size - 1):
+        top *= factor
+    return top
+
+
+@helper
+def rolled_hash(tokens, size, at, here, mixed, top, factor):
+    """The hash of the n-gram at ``at``, rolled on from ``mixed``, that at ``here``, if near.
+
+    Tokens are digits to the base ``factor``, modulo 2**64. here: ``at`` or before; -1: none.
+    """
     if here < 0 or at - here > size:
         mixed = U(0)
         for i in range(size):
-            mixed = mixed * _FACTOR + U(tokens[U(at + i)])
+            mixed = mixed * factor + U(tokens[U(at + i)])
         return mixed
-    top = U(vars[_TOP])
-    mixed = U(vars[_HASH])
     while here < at:
-        mixed = (mixed - U(tokens[U(here)]) * top) * _FACTOR + U(tokens[U(here + size)])
+        mixed = (mixed - U(tokens[U(here)]) * top) * factor + U(tokens[U(here + size)])
         here += 1
     return mixed
+
+
+@helper
+def _hash_at(vars, tokens, size, at):
+    """The hash of the n-gram at place ``at``, DONE - 1 or later."""
+    if vars[_TOP] == 0:
+        vars[_TOP] = np.int64(top_of(size, _FACTOR))
+    here = vars[DONE] - 1
+    return rolled_hash(tokens, size, at, here, U(vars[_HASH]), U(vars[_TOP]), _FACTOR)
 
 
 @helper

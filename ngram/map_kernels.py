@@ -32,9 +32,9 @@ from .gram_kernels import (
     new_text,
     same_tokens,
 )
-from .slot_kernels import EXACT, KEYS, KIND, MAP_K4V, U, helper
+from .slot_kernels import EXACT, KEYS, KIND, MAP_K4V, N_VARS, U, copy, helper
 
-BUILT_ON = {"gram_kernels": "9945b0d6", "slot_kernels": "5d512147"}
+BUILT_ON = {"gram_kernels": "a6139553", "slot_kernels": "43f6f6ac"}
 
 # Places in vars, behind those of the index.
 _SEEN = N_INDEX_VARS  # tokens of the text at the last call
@@ -112,7 +112,7 @@ def accept_simple(slot, tokens, n, n_accepted, is_other):
 @helper
 def grow_simple(slot, old):
     """See slot_kernels."""
-    slot.vars[:] = old.vars
+    copy(slot.vars, old.vars, N_VARS)
     grow_index(slot.vars, slot.table, old.table)
 
 
@@ -271,7 +271,6 @@ def accept_map(slot, tokens, n, n_accepted, is_other):
 @helper
 def grow_map(slot, old):
     """See slot_kernels."""
-    slot.vars[:] = old.vars
-    used = old.vars[_RECORDS] * RECORD
-    slot.nodes[:used] = old.nodes[:used]
+    copy(slot.vars, old.vars, N_VARS)
+    copy(slot.nodes, old.nodes, old.vars[_RECORDS] * RECORD)
     grow_index(slot.vars, slot.table, old.table)

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .slot_kernels import EXACT, KEYS, U, helper
+from .gram_kernels import rolled_hash, top_of
+from .slot_kernels import EXACT, KEYS, N_VARS, U, copy, helper
 
-BUILT_ON = {"slot_kernels": "5d512147"}
+BUILT_ON = {"gram_kernels": "a6139553", "slot_kernels": "43f6f6ac"}
 
 # Places in vars.
 _SEEN = 0  # tokens of the text at the last call
@@ -56,26 +57,13 @@ _STAMP = U(1)
 
 @helper
 def _hash_at(slot, tokens, at):
-    """The hash of the n-gram at ``at``, _DONE - 1 or later, rolled on from there if near."""
+    """The hash of the n-gram at ``at``, _DONE - 1 or later."""
     vars = slot.vars
     size = slot.params[KEYS]
     if vars[_TOP] == 0:
-        factor = U(1)
-        for _ in range(size - 1):
-            factor *= _LCG
-        vars[_TOP] = np.int64(factor)
+        vars[_TOP] = np.int64(top_of(size, _LCG))
     here = vars[_DONE] - 1
-    if here < 0 or at - here > size:
-        mixed = U(0)
-        for i in range(size):
-            mixed = mixed * _LCG + U(tokens[U(at + i)])
-        return mixed
-    top = U(vars[_TOP])
-    mixed = U(vars[_HASH])
-    while here < at:
-        mixed = (mixed - U(tokens[U(here)]) * top) * _LCG + U(tokens[U(here + size)])
-        here += 1
-    return mixed
+    return rolled_hash(tokens, size, at, here, U(vars[_HASH]), U(vars[_TOP]), _LCG)
 
 
 @helper
@@ -246,9 +234,9 @@ def accept_mod(slot, tokens, n, n_accepted, is_other):
 def grow_mod(slot, old):
     """See slot_kernels."""
     vars = slot.vars
-    vars[:] = old.vars
+    copy(vars, old.vars, N_VARS)
     if slot.params[EXACT] != 0:
-        slot.table[:] = old.table
+        copy(slot.table, old.table, old.table.size)
         return
     vars[_FLOOR] = 0
     for i in range(old.table.size >> 1):

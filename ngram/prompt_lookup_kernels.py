@@ -35,7 +35,7 @@ from .automaton_kernels import (
 )
 from .slot_kernels import ENDS, KEYS, KIND, PARTS, VLLM_NGRAM, U, helper
 
-BUILT_ON = {"automaton_kernels": "5f32b51a", "slot_kernels": "5d512147"}
+BUILT_ON = {"automaton_kernels": "dedb7cd8", "slot_kernels": "43f6f6ac"}
 
 
 def prompt_lookup_sizes(n_tokens):

@@ -45,9 +45,9 @@ from .draft_kernels import (
     static_count,
     sum_of,
 )
-from .slot_kernels import EXACT, KEYS, PARTS, U, helper, view
+from .slot_kernels import EXACT, KEYS, N_VARS, PARTS, U, copy, helper, view
 
-BUILT_ON = {"draft_kernels": "301aed0d", "slot_kernels": "5d512147"}
+BUILT_ON = {"draft_kernels": "7811738b", "slot_kernels": "43f6f6ac"}
 
 # What ngram-cache reads besides the text; never changed, shared by all slots.
 # dynamic, bigrams: of draft_kernels; thresholds: int64 [4, 5]; origin: int64 [draft-max, 2], out
@@ -171,15 +171,13 @@ def accept_cache(slot, tokens, n, n_accepted, is_other):
 @helper
 def grow_cache(slot, old):
     """See slot_kernels."""
-    slot.vars[:] = old.vars
-    slot.nodes[:STATE] = old.nodes[:STATE]
+    copy(slot.vars, old.vars, N_VARS)
+    copy(slot.nodes, old.nodes, STATE)
     context = _context(slot)
     before = _context(old)
-    n_nodes = 8 * before.followers.n_used[0]
-    n_edges = 8 * before.followers.n_used[1]
-    context.nodes[:n_nodes] = before.nodes[:n_nodes]
-    context.followers.edges[:n_edges] = before.followers.edges[:n_edges]
-    context.unigram[:] = before.unigram
+    copy(context.nodes, before.nodes, 8 * before.followers.n_used[0])
+    copy(context.followers.edges, before.followers.edges, 8 * before.followers.n_used[1])
+    copy(context.unigram, before.unigram, before.unigram.size)
     for edge in range(before.followers.n_used[1]):
         at = record_at(edge)
         edges = context.followers.edges

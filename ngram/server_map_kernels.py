@@ -27,9 +27,9 @@ from .gram_kernels import (
     new_text,
     same_tokens,
 )
-from .slot_kernels import KEYS, KIND, MAP_K4V, PARTS, U, helper, view
+from .slot_kernels import KEYS, KIND, MAP_K4V, N_VARS, PARTS, U, copy, helper, view
 
-BUILT_ON = {"gram_kernels": "9945b0d6", "slot_kernels": "5d512147"}
+BUILT_ON = {"gram_kernels": "a6139553", "slot_kernels": "43f6f6ac"}
 
 # Places in vars, behind those of the index of occurrences, which ngram-map-k4v alone has.
 _SEEN = N_INDEX_VARS  # tokens of the text at the last call, the sampled one included
@@ -483,11 +483,10 @@ def accept_server_map(slot, tokens, n, n_accepted, is_other):
 def grow_server_map(slot, old):
     """See slot_kernels."""
     vars = slot.vars
-    vars[:] = old.vars
-    slot.nodes[: vars[_LOGGED]] = old.nodes[: vars[_LOGGED]]
-    used = vars[_N_KEYS] * KEY
-    _keys(slot)[:used] = _keys(old)[:used]
-    _map(slot)[:] = _map(old)
+    copy(vars, old.vars, N_VARS)
+    copy(slot.nodes, old.nodes, vars[_LOGGED])
+    copy(_keys(slot), _keys(old), vars[_N_KEYS] * KEY)
+    copy(_map(slot), _map(old), MAP_CELLS)
     index = _key_index(slot)
     old_index = _key_index(old)
     mask = U(index.size - 1)
@@ -500,5 +499,5 @@ def grow_server_map(slot, old):
             place = (place + U(1)) & mask
         index[place] = number
     if slot.params[KIND] == MAP_K4V:
-        _next(slot)[: vars[DONE]] = _next(old)[: vars[DONE]]
+        copy(_next(slot), _next(old), vars[DONE])
         grow_index(vars, _occurrences(slot), _occurrences(old))

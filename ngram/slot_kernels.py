@@ -70,6 +70,13 @@ view = njit(nogil=True, _nrt=False, inline="always")
 U = np.uint64
 
 
+@helper
+def copy(target, source, n):
+    """Copy the first ``n`` elements. Between slices Numba would allocate, which kernels may not."""
+    for i in range(n):
+        target[U(i)] = source[U(i)]
+
+
 @view
 def slot_of(bank, i):
     """The i-th slot of a bank."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import namedtuple
 
 import numpy as np
-from numba import carray, njit, types
-from numba.extending import intrinsic
+from numba import carray, njit
 
-from .draft_kernels import Bigrams, Dynamic, Followers, clock_ns
+from .draft_kernels import array_at, clock_ns, pointer, session_helper, tables_at
 from .map_kernels import (
     accept_map,
     accept_simple,
@@ -72,14 +71,14 @@ from .slot_kernels import (
 from .suffix_kernels import accept_suffix, begin_suffix, draft_suffix, forget_suffix, grow_suffix
 
 BUILT_ON = {
-    "draft_kernels": "301aed0d",
-    "map_kernels": "845b8638",
-    "prompt_lookup_kernels": "bc3f257e",
-    "suffix_kernels": "063d7f23",
-    "mod_kernels": "1d9dc4fd",
-    "server_cache_kernels": "ff92ac6c",
-    "server_map_kernels": "ea54731d",
-    "slot_kernels": "5d512147",
+    "draft_kernels": "7811738b",
+    "map_kernels": "eae6e4bb",
+    "prompt_lookup_kernels": "3bf3bea5",
+    "suffix_kernels": "e23ec07a",
+    "mod_kernels": "a6e34248",
+    "server_cache_kernels": "04d85b2c",
+    "server_map_kernels": "70daef24",
+    "slot_kernels": "43f6f6ac",
 }
 
 # What a replay counts, see spec_replay.py. All int64 but example_ids.
@@ -410,7 +409,7 @@ def replay_turns(
         begin = clock_ns(clock_id, timespec)
         if cursor[PLACE] == 0:
             before = cursor[BEFORE_END] if cursor[BEFORE] == prompt else prompt
-            done += max(texts.turns[turn, 0] - before, 1)
+            done += max(texts.turns[turn, 0] - before, 0) + 1  # the turn's first token, too
             _begin_turn(bank, texts, cursor, carry, tally)
         text = texts.tokens[prompt : texts.turns[turn, 1]]
         n = cursor[PLACE]
@@ -432,61 +431,25 @@ def replay_turns(
 #
 # As in draft_kernels: one array with address and size of each array, in spec_drafter.py's order.
 
-_session_helper = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
-
-@intrinsic
-def _pointer(typingctx, address):
-    """An int64 address as a pointer."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(types.int64), codegen
-
-
-@_session_helper
-def _array(session, i, dtype):
-    return carray(_pointer(session[2 * i]), (session[2 * i + 1],), dtype)
-
-
-@_session_helper
+@session_helper
 def _bank(session):
     k = session[1] // N_PARAMS
     return Bank(
-        carray(_pointer(session[0]), (k, N_PARAMS), np.int64),
-        carray(_pointer(session[2]), (k, N_VARS), np.int64),
-        _array(session, 2, np.int32),
-        _array(session, 3, np.int32),
-        _array(session, 4, np.int64),
-        carray(_pointer(session[10]), (3, k + 1), np.int64),
+        carray(pointer(session[0]), (k, N_PARAMS), np.int64),
+        carray(pointer(session[2]), (k, N_VARS), np.int64),
+        array_at(session, 2, np.int32),
+        array_at(session, 3, np.int32),
+        array_at(session, 4, np.int64),
+        carray(pointer(session[10]), (3, k + 1), np.int64),
     )
 
 
-@_session_helper
+@session_helper
 def _caches(session, ids):
-    dynamic = Dynamic(
-        Followers(
-            _array(session, 6, np.int64), _array(session, 7, np.int32), _array(session, 8, np.int32)
-        ),
-        _array(session, 9, np.int32),
-        _array(session, 10, np.uint64),
-    )
-    bigrams = Bigrams(
-        _array(session, 11, np.uint32),
-        _array(session, 12, np.uint32),
-        _array(session, 13, ids.dtype),
-        _array(session, 14, ids.dtype),
-        _array(session, 15, np.uint32),
-        _array(session, 16, np.uint16),
-        _array(session, 17, ids.dtype),
-        _array(session, 18, np.uint8),
-        _array(session, 19, np.uint32),
-        _array(session, 20, np.uint32),
-        _array(session, 21, np.int64),
-    )
-    origin = carray(_pointer(session[46]), (session[47] // 2, 2), np.int64)
-    return Caches(dynamic, bigrams, carray(_pointer(session[44]), (4, 5), np.int64), origin)
+    dynamic, bigrams = tables_at(session, 6, ids)
+    origin = carray(pointer(session[46]), (session[47] // 2, 2), np.int64)
+    return Caches(dynamic, bigrams, carray(pointer(session[44]), (4, 5), np.int64), origin)
 
 
 @njit(cache=True, nogil=True)
@@ -498,7 +461,7 @@ def forget_in_session(session):
 @njit(cache=True, nogil=True)
 def begin_in_session(session, n, same):
     """Begin a request with the session's first ``n`` tokens as its prompt."""
-    _begin_all(_bank(session), _array(session, 24, np.int32), n, same)
+    _begin_all(_bank(session), array_at(session, 24, np.int32), n, same)
 
 
 @njit(cache=True, nogil=True)
@@ -510,13 +473,10 @@ def draft_in_session(session, pending, n, n_max, ids):
     type in which the static cache holds tokens.
     """
     bank = _bank(session)
-    tokens = _array(session, 24, np.int32)
-    out = _array(session, 25, np.int32)
+    tokens = array_at(session, 24, np.int32)
+    out = array_at(session, 25, np.int32)
     if pending[0] > 0:
-        right = np.int64(0)
-        most = min(pending[0], n - pending[2])
-        while right < most and out[right] == tokens[pending[2] + right]:
-            right += 1
+        right = _right(tokens[:n], pending[2], out, pending[0])
         _accept_all(bank, tokens, pending[2], right, pending[1])
         pending[0] = 0
     if n_max < 1:

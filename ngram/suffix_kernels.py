@@ -42,9 +42,9 @@ from .automaton_kernels import (
     grow_automaton,
     seek,
 )
-from .slot_kernels import KEYS, MILLION, U, helper
+from .slot_kernels import KEYS, MILLION, N_VARS, U, copy, helper
 
-BUILT_ON = {"automaton_kernels": "5f32b51a", "slot_kernels": "5d512147"}
+BUILT_ON = {"automaton_kernels": "dedb7cd8", "slot_kernels": "43f6f6ac"}
 
 # Places in params: the kind's keys.
 _DEPTH = KEYS
@@ -175,6 +175,5 @@ def accept_suffix(slot, tokens, n, n_accepted, is_other):
 
 @helper
 def grow_suffix(slot, old):
-    for i in range(slot.vars.size):
-        slot.vars[i] = old.vars[i]
+    copy(slot.vars, old.vars, N_VARS)
     grow_automaton(automaton_of(slot), automaton_of(old))
