@@ -25,27 +25,12 @@ Drafters = Annotated[
         "values of a grid, A+B is a combination. Names and keys: docs/lookup-stats.md.",
     ),
 ]
-Drafter = Annotated[
-    str | None,
-    typer.Option(
-        "--drafter",
-        metavar="NAME[:KEY=VALUE,...]",
-        help="Draft with this drafter instead; A+B is a combination. Names and keys: "
-        "docs/lookup-stats.md.",
-    ),
-]
 UpstreamExact = Annotated[
     bool,
     typer.Option(
         "--upstream-exact",
         help="llama.cpp's drafters as they are there, flaws included, each beside its repaired "
         "form.",
-    ),
-]
-UpstreamExactOnly = Annotated[
-    bool,
-    typer.Option(
-        "--upstream-exact", help="llama.cpp's drafters as they are there, flaws included."
     ),
 ]
 CarryOption = Annotated[

@@ -13,6 +13,7 @@ from .inputs import Stages
 from .output import Table, number, size
 from .plot import Figure, Panel, Point, Series
 from .replay_inputs import ReplayInputs
+from .replay_report import us_per_token
 from .run_report import drafts_table
 
 # Positions of a draft whose acceptance the table shows.
@@ -159,18 +160,8 @@ def _at_positions(record: Mapping[str, Any]) -> str:
     return " ".join(shown)
 
 
-def _times(record: Mapping[str, Any]) -> tuple[float | None, float | None, float | None]:
-    """Return (median, least, most) of the microseconds a drafted token took."""
-    samples = record["draft_ns_samples"]
-    middle, least, most = (
-        draft_us_per_token(ns, record["n_drafted"])
-        for ns in (median(samples), min(samples), max(samples))
-    )
-    return middle, least, most
-
-
 def _spread(record: Mapping[str, Any]) -> str:
-    _, least, most = _times(record)
+    _, least, most = us_per_token(record)
     return f"{number(least, 3)}..{number(most, 3)}"
 
 
@@ -196,7 +187,7 @@ def drafter_figure(records: Sequence[Mapping[str, Any]]) -> Figure:
     panels = [
         Panel("tokens a round", series(_thrice("tokens_per_round"))),
         Panel("accepted of drafted tokens, %", series(_thrice("accept_percent")), from_zero=False),
-        Panel("drafting, µs per drafted token", series(_times)),
+        Panel("drafting, µs per drafted token", series(us_per_token)),
     ]
     if any(record["predicted_ratio"] is not None for record in records):
         panels.append(Panel("predicted speed, plain decoding is 1", series(_predicted)))

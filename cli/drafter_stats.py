@@ -106,18 +106,11 @@ def _replaying(
 ) -> Replaying:
     """Open the caches, and say how rows are replayed."""
     from ..engine.stop_tokens import eog_ids
-    from ..ngram.cache_file import open_cache
+    from .inputs import open_cache_for
 
     with stages.stage("load"):
         static, dynamic = (
-            None
-            if path is None
-            else open_cache(
-                path,
-                n_vocab=tokenizer.n_vocab,
-                fingerprint=tokenizer.fingerprint,
-                verify=request.verify,
-            )
+            open_cache_for(tokenizer, path, verify=request.verify)
             for path in (request.static, request.dynamic)
         )
     return Replaying(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..engine.jit import CompileWatch
     from ..engine.tokenizer import Tokenizer
+    from ..ngram.cache import NgramCache
     from ..ngram.cluster import ClusterCorpus
     from ..ngram.conversation_files import ChatFiles
     from ..ngram.corpus import Corpus
@@ -77,7 +78,7 @@ def token_pieces(
         raise InputEmpty("the input holds no text", remedy="name files that hold text")
 
 
-def show_read(bar: Bar, corpus: Corpus | ClusterCorpus) -> None:
+def show_read(bar: Bar, corpus: Corpus | ClusterCorpus | ChatFiles) -> None:
     """Show on a bar how much of the inputs has been read."""
     bar.update(corpus.bytes_read, corpus.total_bytes)
 
@@ -94,6 +95,33 @@ def warn_of_repairs(corpus: Corpus | ClusterCorpus, out: Output) -> None:
         )
     if corpus.left_out:
         out.note(f"{len(corpus.left_out)} files in folders are not text and were left out")
+
+
+def corpus_keys(corpus: Corpus | ClusterCorpus) -> dict[str, int]:
+    """Return the record's keys of a text that was read."""
+    stats = corpus.stats
+    return {
+        "n_documents": stats.n_documents,
+        "n_bytes": stats.n_bytes,
+        "n_invalid_utf8": stats.n_invalid_utf8,
+    }
+
+
+def open_cache_for(
+    tokenizer: Tokenizer, path: str | None, *, verify: bool = False
+) -> NgramCache | None:
+    """Open a cache that a tokenizer's ids are looked up in; None: there is none.
+
+    Raises
+    ------
+    CacheNotACache, CacheOtherVocabulary, ... : see ``open_cache``
+    """
+    from ..ngram.cache_file import open_cache
+
+    if path is None:
+        return None
+    n_vocab, fingerprint = tokenizer.n_vocab, tokenizer.fingerprint
+    return open_cache(path, n_vocab=n_vocab, fingerprint=fingerprint, verify=verify)
 
 
 def describe_files(paths: Sequence[str]) -> list[dict[str, Any]]:

@@ -157,7 +157,14 @@ def create(request: Request, out: Output) -> None:
     from ..ngram.cache_file import write_cache
     from ..ngram.corpus import Corpus, open_corpus
     from ..ngram.run_files import check_space
-    from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_corpus, warn_of_repairs
+    from .inputs import (
+        COMPILE_NOTE,
+        Stages,
+        closing_keys,
+        corpus_keys,
+        describe_corpus,
+        warn_of_repairs,
+    )
 
     check_writable(request.target)
     model = resolve_model(request.model)
@@ -189,9 +196,7 @@ def create(request: Request, out: Output) -> None:
     counts: dict[str, Any] = {
         "output": request.target,
         "format": request.format,
-        "n_documents": corpus.stats.n_documents,
-        "n_bytes": corpus.stats.n_bytes,
-        "n_invalid_utf8": corpus.stats.n_invalid_utf8,
+        **corpus_keys(corpus),
         "n_tokens": counted.n_tokens,
         "n_ngrams": cache.n_ngrams,
         "n_entries": cache.n_entries,

@@ -188,7 +188,14 @@ def stats(request: Request, out: Output) -> None:
     from ..engine.models import resolve_model
     from ..engine.tokenizer import load_tokenizer
     from ..ngram.corpus import open_corpus
-    from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_corpus, warn_of_repairs
+    from .inputs import (
+        COMPILE_NOTE,
+        Stages,
+        closing_keys,
+        corpus_keys,
+        describe_corpus,
+        warn_of_repairs,
+    )
     from .plot import check_plot, draw
     from .replay_inputs import chunk_tokens
     from .replay_report import figure_of, records_of, sweep_table, tables_of
@@ -209,11 +216,6 @@ def stats(request: Request, out: Output) -> None:
         tokens = _tokens(corpus, tokenizer, n_threads, stages, out)
         cells = sweep(tokens, caches, n_ctxs, request.draft_maxes, request.repeat, out)
     warn_of_repairs(corpus, out)
-    corpus_keys = {
-        "n_documents": corpus.stats.n_documents,
-        "n_bytes": corpus.stats.n_bytes,
-        "n_invalid_utf8": corpus.stats.n_invalid_utf8,
-    }
     chosen = {
         "model": request.model,
         "static": None,
@@ -226,7 +228,7 @@ def stats(request: Request, out: Output) -> None:
         "threads": n_threads,
     }
     tail = closing_keys(chosen, describe_corpus(corpus), watch.seconds)
-    records = records_of(cells, stages, corpus_keys, tail)
+    records = records_of(cells, stages, corpus_keys(corpus), tail)
     if len(records) == 1:
         out.result(records[0], tables_of(records[0]))
     else:

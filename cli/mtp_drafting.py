@@ -102,14 +102,11 @@ def find_material(request: DraftRequest, model: str, target: Target) -> Material
     """
     from ..engine.hparams import read_params
     from ..mtp.head_file import open_head_file
-    from ..ngram.cache_file import open_cache
+    from .inputs import open_cache_for
 
     tokenizer = target.tokenizer
     static, dynamic = (
-        None
-        if path is None
-        else open_cache(path, n_vocab=tokenizer.n_vocab, fingerprint=tokenizer.fingerprint)
-        for path in (request.static, request.dynamic)
+        open_cache_for(tokenizer, path) for path in (request.static, request.dynamic)
     )
     head = None
     if request.kind.has_mtp:

@@ -132,7 +132,7 @@ def _read_chats(
     from ..engine.stop_tokens import eog_ids
     from ..ngram.conversation_files import open_chats
     from ..ngram.conversation_reader import read_conversations
-    from .inputs import describe_corpus
+    from .inputs import describe_corpus, show_read
 
     files = open_chats(request.files)
     template = ChatTemplate.of(metadata, tokenizer.vocabulary)
@@ -143,7 +143,7 @@ def _read_chats(
             tokenizer,
             template,
             ends,
-            on_read=lambda: bar.update(files.stats.bytes_read, files.total_bytes),
+            on_read=lambda: show_read(bar, files),
         )
     stats = files.stats
     _warn_of_bad(stats, out)
@@ -200,30 +200,27 @@ def _read_plain(
     out: Output,
 ) -> ReplayInputs:
     """Read texts; each document is cut into chunks of ``n_ctx`` tokens, a conversation each."""
-    from ..ngram.conversations import Conversation, ReplayTexts
+    from ..ngram.conversations import Joined, ReplayTexts
     from ..ngram.corpus import open_corpus
-    from .inputs import describe_corpus, show_read, warn_of_repairs
+    from .inputs import corpus_keys, describe_corpus, show_read, warn_of_repairs
 
     corpus = open_corpus(request.files, field=request.field, escape=request.escape)
     n_ctx = chunk_tokens(request.n_ctx, metadata, out)
-    conversations: list[Conversation] = []
+    joined = Joined()
     with out.progress("tokenizing", unit="bytes") as bar, stages.stage("tokenize"):
         for tokens in _documents(corpus, tokenizer, request.n_threads):
             if tokens.size > 1:
-                conversations += ReplayTexts.of_text(tokens, n_ctx)
+                for chunk in ReplayTexts.of_text(tokens, n_ctx):
+                    joined.add(chunk)
             show_read(bar, corpus)
-    if not conversations:
+    texts = joined.texts()
+    if not texts.n_conversations:
         raise InputTooShort(
             "no document has two tokens, which a replay needs", remedy="give longer texts"
         )
     warn_of_repairs(corpus, out)
-    keys = {
-        "n_documents": corpus.stats.n_documents,
-        "n_bytes": corpus.stats.n_bytes,
-        "n_invalid_utf8": corpus.stats.n_invalid_utf8,
-        **dict.fromkeys(CHAT_KEYS),
-    }
-    return ReplayInputs(ReplayTexts.of(conversations), keys, describe_corpus(corpus))
+    keys = {**corpus_keys(corpus), **dict.fromkeys(CHAT_KEYS)}
+    return ReplayInputs(texts, keys, describe_corpus(corpus))
 
 
 def chunk_tokens(wanted: int, metadata: GgufMetadata, out: Output) -> int:

@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .bpe import ALPHABET
-from .vocabulary import SPECIAL, Attribute, Vocabulary
+from .vocabulary import HIDDEN, SPECIAL, Attribute, Vocabulary
 
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
-_HIDDEN = Attribute.UNKNOWN | Attribute.CONTROL
 _ESCAPED_SPACE = "\u2581".encode()
 _BYTE_OF_CHARACTER = {chr(code_point): bytes([byte]) for byte, code_point in enumerate(ALPHABET)}
 _HEX = re.compile(rb"[0-9A-Fa-f]{0,2}")
@@ -37,7 +36,7 @@ def token_piece(vocabulary: Vocabulary, token: int, *, special: bool = True) -> 
     text = vocabulary.tokens[token]
     attribute = int(vocabulary.attributes[token])
     if attribute & SPECIAL:
-        return text if special or not attribute & _HIDDEN else b""
+        return text if special or not attribute & HIDDEN else b""
     if attribute & Attribute.NORMAL:
         return _spelled(vocabulary, text)
     if attribute & Attribute.BYTE:

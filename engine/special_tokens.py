@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .errors import REMEDY_CONVERT, ModelDamaged
 from .special_kernels import mark_specials, touches_special
-from .vocabulary import Attribute, Vocabulary
+from .vocabulary import HIDDEN, Attribute, Vocabulary
 
 _SPACES = b" \t\n\v\f\r"
 
@@ -38,8 +38,7 @@ class SpecialTokens:
         self._strips_left = (attributes & Attribute.STRIP_LEFT) != 0
         self._strips_right = (attributes & Attribute.STRIP_RIGHT) != 0
         self._strips = bool((self._strips_left | self._strips_right).any())
-        hidden = Attribute.CONTROL | Attribute.UNKNOWN
-        self._is_hidden = (attributes & hidden != 0).astype(np.uint8)
+        self._is_hidden = (attributes & HIDDEN != 0).astype(np.uint8)
         self._begins = tuple({text[:2] for text in self._texts})
         self._root_child, self._node = _build_trie(self._texts)
         self.longest = len(self._texts[0]) if self._texts else 0
@@ -49,10 +48,7 @@ class SpecialTokens:
         fragments = [(0, len(data), -1)] if data else []
         if not self._ids:
             return fragments
-        is_present = np.zeros(len(self._ids), np.uint8)
-        text = np.frombuffer(data, np.uint8)
-        mark_specials(text, self._root_child, self._node, is_present)
-        for rank in np.flatnonzero(is_present).tolist():
+        for rank in np.flatnonzero(self._present(data)).tolist():
             fragments = self._cut_out(data, fragments, rank)
         return fragments
 
@@ -60,9 +56,13 @@ class SpecialTokens:
         """Whether a control token is written out in ``data``."""
         if not any(begin in data for begin in self._begins):
             return False
+        return bool((self._present(data) & self._is_hidden).any())
+
+    def _present(self, data: bytes) -> NDArray[np.uint8]:
+        """Which tokens are written out in ``data``: 1 or 0 for each."""
         is_present = np.zeros(len(self._ids), np.uint8)
         mark_specials(np.frombuffer(data, np.uint8), self._root_child, self._node, is_present)
-        return bool((is_present & self._is_hidden).any())
+        return is_present
 
     def may_cut(self, text: NDArray[np.uint8], cut: int) -> bool:
         """Whether both sides of ``cut`` (above 0, below the end) are partitioned alike apart.

@@ -36,7 +36,9 @@ class Attribute(IntFlag):
     STRIP_RIGHT = 128
 
 
-SPECIAL = Attribute.UNKNOWN | Attribute.CONTROL | Attribute.USER_DEFINED
+# Those that are no part of a text unless it is asked for.
+HIDDEN = Attribute.UNKNOWN | Attribute.CONTROL
+SPECIAL = HIDDEN | Attribute.USER_DEFINED
 
 # Attribute by token type of the file; any other type has none.
 _ATTRIBUTE_OF_TYPE = np.zeros(7, np.uint8)

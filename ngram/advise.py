@@ -147,8 +147,6 @@ class Speeds:
             return Choice(PLAIN, None, None, None, None, None)
         order = np.argsort(-totals, kind="stable")
         best = rows[order[0]]
-        if len(rows) < 2:
-            return Choice(self._number(best), None, None, None, None, self._held_out(rows))
         other = rows[order[1]]
         samples = self._samples[:, best] / self._samples[:, other]
         samples = samples[np.isfinite(samples)]

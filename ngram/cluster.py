@@ -30,7 +30,7 @@ from ..engine.errors import (
 from ..engine.tokenizer import Tokenizer
 from .cache import NgramCache
 from .corpus import CorpusStats
-from .corpus_files import Source, find_sources, no_text
+from .corpus_files import Source, find_sources, no_text, total_bytes
 from .corpus_store import STDIN, show_path
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ class ClusterCorpus:
     @property
     def total_bytes(self) -> int | None:
         """Bytes of all files; None when one does not say."""
-        sizes = [source.size for source in self.sources if source.size is not None]
-        return sum(sizes) if len(sizes) == len(self.sources) else None
+        return total_bytes(self.sources)
 
 
 def open_cluster_corpus(

@@ -16,7 +16,7 @@ from ..engine.errors import UsageError
 from .conversation_formats import Chat, NotAChat, chat_of
 from .conversation_json import TOO_DEEP, Failure, json_values
 from .corpus_decode import LINE_LIMIT_BYTES
-from .corpus_files import Source, find_sources, read_blocks
+from .corpus_files import Source, find_sources, read_blocks, total_bytes
 from .corpus_store import show_path
 
 BAD_SHOWN = 100
@@ -82,17 +82,17 @@ class ChatFiles:
     stats : counters, filled as conversations are taken.
     total_bytes : what ``stats.bytes_read`` ends at; None with standard input or a pipe among them.
 
-    Parameters
-    ----------
-    longest : characters of the longest line, and of the longest value in a whole file.
     """
 
-    def __init__(self, sources: Sequence[Source], *, longest: int = LINE_LIMIT_BYTES) -> None:
+    def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = tuple(sources)
         self.stats = ReadStats()
-        sizes = [source.size for source in sources if source.size is not None]
-        self.total_bytes = sum(sizes) if len(sizes) == len(sources) else None
-        self._limit = longest
+        self.total_bytes = total_bytes(sources)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of the files so far."""
+        return self.stats.bytes_read
 
     def chats(self) -> Iterator[tuple[str, Chat | str]]:
         """Yield (place, conversation, or the reason why there is none).
@@ -105,9 +105,9 @@ class ChatFiles:
         """
         for source in self.sources:
             blocks = read_blocks(source, _BLOCK_BYTES, self.stats.add_bytes)
-            values = json_values(blocks, self._limit, self.stats.add_invalid)
+            values = json_values(blocks, LINE_LIMIT_BYTES, self.stats.add_invalid)
             name = show_path(source.path)
-            for place, value in _with_sessions(values, self._limit):
+            for place, value in _with_sessions(values, LINE_LIMIT_BYTES):
                 yield f"{name}{place}", _chat_or_reason(value)
 
 
@@ -122,7 +122,7 @@ def _chat_or_reason(value: Any) -> Chat | str:
         return TOO_DEEP.reason
 
 
-def open_chats(paths: Sequence[str], **options: int) -> ChatFiles:
+def open_chats(paths: Sequence[str]) -> ChatFiles:
     """Find files of conversations, without reading them; of folders, those named as JSON lines.
 
     Raises
@@ -136,7 +136,7 @@ def open_chats(paths: Sequence[str], **options: int) -> ChatFiles:
                 f"{show_path(source.path)} holds token ids, among conversations",
                 remedy="replay it by itself",
             )
-    return ChatFiles(sources, **options)
+    return ChatFiles(sources)
 
 
 def is_chat_path(path: str) -> bool:

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .conversation_formats import is_message
-from .corpus_decode import repair_utf8
+from .corpus_decode import SURROGATE, repair_utf8
 
 _DECODER = json.JSONDecoder()
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 # A value takes 8 to 60 bytes of memory, and its text two: what has more commas and brackets than
 # any conversation needs is none.
 _MOST_VALUES = 1 << 23
@@ -242,7 +241,7 @@ def _mended(value: Any, text: str) -> Any:
 
 def _mend(value: Any) -> Any:
     if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
+        return SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
         return [_mend(one) for one in value]
     if isinstance(value, dict):

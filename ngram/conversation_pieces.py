@@ -97,12 +97,10 @@ class Piece:
     ----------
     job : two texts for each turn: its prompt, and the conversation up to it.
     answers : what the assistant said in each turn.
-    is_cut : the history is a shortened one.
     """
 
     job: Job
     answers: tuple[Answer, ...]
-    is_cut: bool = False
 
 
 def pieces_of(
@@ -133,7 +131,6 @@ def pieces_of(
         Piece(
             Job([messages[i] for i in history], _prefixes(history, of_piece), variables),
             tuple(_answer(messages[i]) for i in of_piece),
-            is_cut=len(history) <= history[-1],
         )
         for history, of_piece in _histories(messages, turns, sizes)
     ]

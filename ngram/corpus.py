@@ -28,6 +28,7 @@ from .corpus_files import (
     find_sources,
     read_blocks,
     read_head,
+    total_bytes,
 )
 from .corpus_store import LOCAL, Store, show_path, unreadable
 
@@ -109,8 +110,7 @@ class Corpus:
         self._left_out = list(left_out)
         self.stats = CorpusStats()
         self.bytes_read = 0
-        sizes = [source.size for source in sources if source.size is not None]
-        self.total_bytes = sum(sizes) if len(sizes) == len(sources) else None
+        self.total_bytes = total_bytes(sources)
         self._field = field
         self._escape = escape
         self._strip_newline = strip_newline

@@ -27,7 +27,7 @@ _ESCAPE = re.compile(
     rb"|(?P<begun>\\(?:x[0-9a-fA-F \t\n\v\f\r+-]?)?\Z)"
 )
 _LETTERS = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def drop_last_newline(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -111,7 +111,7 @@ def json_line_texts(
         text = line.decode("utf-8", "replace")
         n_replaced = text.count(_REPLACEMENT) - line.count(_REPLACEMENT_UTF8)
         value = _field_text(_parse(text, name, number), field, f"{name}:{number}")
-        value, n_surrogates = _SURROGATE.subn(_REPLACEMENT, value)
+        value, n_surrogates = SURROGATE.subn(_REPLACEMENT, value)
         yield number, value, n_replaced + n_surrogates
 
 

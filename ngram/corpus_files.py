@@ -61,6 +61,12 @@ class Source:
     folder: str | None = None
 
 
+def total_bytes(sources: Sequence[Source]) -> int | None:
+    """Bytes of all files; None when one does not say."""
+    sizes = [source.size for source in sources if source.size is not None]
+    return sum(sizes) if len(sizes) == len(sources) else None
+
+
 def find_sources(
     paths: Sequence[str], field: str | None, store: Store = LOCAL, *, open_each: bool = True
 ) -> tuple[list[Source], list[str]]:
