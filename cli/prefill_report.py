@@ -79,6 +79,7 @@ def stage_keys(asked: Asked) -> dict[str, Any]:
 
 def compare_keys(speculative: Sequence[Asked], full: Sequence[Asked]) -> dict[str, Any]:
     """Return the keys of --compare; all None without it."""
+    from ..engine.pacer import n_alike
     from ..prefill.target import first_token_kl
 
     if not full:
@@ -105,7 +106,7 @@ def compare_keys(speculative: Sequence[Asked], full: Sequence[Asked]) -> dict[st
         "ttft_ratio": median(ratios) if ratios else None,
         "first_token_kl": kl,
         "same_answer": tokens == tokens_full,
-        "n_same_tokens": _n_same(tokens, tokens_full),
+        "n_same_tokens": n_alike(tokens, tokens_full),
         "text_full": other.text,
         "tokens_full": tokens_full,
         "ttft_samples_ms": [a * 1e3 for a, _ in pairs],
@@ -114,16 +115,6 @@ def compare_keys(speculative: Sequence[Asked], full: Sequence[Asked]) -> dict[st
         "stage_full_ms": keys["stage_ms"],
         "stage_full_peak_bytes": keys["stage_peak_bytes"],
     }
-
-
-def _n_same(one: Sequence[int], other: Sequence[int]) -> int:
-    """Tokens that two answers begin with alike."""
-    n = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n
 
 
 def _drafted_by_origin(asked: Asked) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class Pacer:
         verify_ns : time of the forward pass and the sampling
         draft_ns : time that the drafter took; None where it was not called
         """
-        self.count(n_verified, _n_alike(draft[:n_verified], tokens))
+        self.count(n_verified, n_alike(draft[:n_verified], tokens))
         if self._fixed:
             return
         record = self._record
@@ -407,10 +407,10 @@ class Pacer:
         return n
 
 
-def _n_alike(draft: Sequence[int], tokens: Sequence[int]) -> int:
-    """How many drafted tokens, from the first on, are those of the text."""
+def n_alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens, from the first on, two texts (or a draft and its text) begin alike."""
     n = 0
-    while n < min(len(draft), len(tokens)) and draft[n] == tokens[n]:
+    while n < min(len(one), len(other)) and one[n] == other[n]:
         n += 1
     return n
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engine.dequant import dequantise
 from ..engine.errors import (
     REMEDY_DAMAGED,
     ModelDamaged,
@@ -31,10 +31,7 @@ FINGERPRINT = "draftsmith.target.fingerprint"
 PREFIX = "draftsmith.scorer."
 MAX_RANK, MAX_BLOCK = 4096, 1024
 
-_DTYPES: dict[TensorType, np.dtype[Any]] = {
-    TensorType.F16: np.dtype("<f2"),
-    TensorType.F32: np.dtype("<f4"),
-}
+_TYPES = (TensorType.F16, TensorType.F32)
 _EPS = 1e-6
 
 
@@ -257,16 +254,13 @@ class _Reading:
         return found
 
     def _numbers(self, tensor: Tensor) -> NDArray[np.float32]:
-        dtype = _DTYPES.get(tensor.type)
-        if dtype is None:
+        if tensor.type not in _TYPES:
             raise ModelUnsupported(
                 f"{self._metadata.path}: tensor {tensor.name} is {tensor.type.name}, expected F16 "
                 "or F32",
                 remedy=REMEDY_DAMAGED,
             )
-        numbers: NDArray[np.float32] = (
-            np.ascontiguousarray(tensor.data).view(dtype).reshape(tensor.shape).astype(np.float32)
-        )
+        numbers = dequantise(tensor.type, np.ascontiguousarray(tensor.data)).reshape(tensor.shape)
         if not np.isfinite(numbers).all():
             raise self._damaged(f"tensor {tensor.name} holds what is no number")
         return numbers

@@ -204,10 +204,8 @@ def block_of_tokens(parts: PromptParts, size: int) -> NDArray[np.int64]:
     Each part of it begins a block; they are numbered through.
     """
     blocks = np.full(parts.n, -1, np.int64)
-    first = 0
-    for start, stop in parts.document:
-        blocks[start:stop] = first + np.arange(stop - start) // size
-        first = int(blocks[stop - 1]) + 1
+    spans = parts.chunks(size)
+    blocks[parts.is_document] = np.repeat(np.arange(len(spans)), spans[:, 1] - spans[:, 0])
     return blocks
 
 

@@ -36,6 +36,7 @@ from draftsmith.engine.chat import ChatTemplate
 from draftsmith.engine.gguf_file import read_metadata
 from draftsmith.engine.host import describe_host, n_physical_cores
 from draftsmith.engine.models import resolve_model
+from draftsmith.engine.pacer import n_alike
 from draftsmith.engine.tokenizer import load_tokenizer
 from draftsmith.ngram import LlamaCppDraftModel, NgramCache, NgramDrafter, open_cache
 
@@ -85,11 +86,6 @@ class Turn:
     @property
     def tokens_per_s(self) -> float:
         return (len(self.tokens) - 1) / self.decode_ns * 1e9
-
-
-def n_alike(a: list[int], b: list[int]) -> int:
-    same = (x == y for x, y in zip(a, b, strict=False))
-    return next((i for i, alike in enumerate(same) if not alike), min(len(a), len(b)))
 
 
 def generate(

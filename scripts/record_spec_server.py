@@ -161,12 +161,11 @@ TEN = (*ASKED, "verses", "header", "loop", "plain")
 
 
 class Recorder:
-    """Does runs, and keeps each list of token ids once."""
+    """Does runs."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         self.model, self.folder = model, folder
         self.prompts = prompts(load_tokenizer(model))
-        self.texts: list[list[int]] = []
 
     def record(self, run: Run) -> dict[str, Any]:
         """What came of a run; requests of one server, or of one each, in order."""

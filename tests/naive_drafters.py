@@ -285,9 +285,8 @@ class NgramCache(Drafter):
         dynamic: naive.Cache | None = None,
         *,
         draft_max: int = CACHE_DRAFT,
-        ties: str = "libstdcxx",
     ) -> None:
-        self.static, self.dynamic, self.ties = static or {}, dynamic or {}, ties
+        self.static, self.dynamic = static or {}, dynamic or {}
         self.draft_max = draft_max
         self.context: naive.Cache = {}
         self.n_seen = 0  # of any request: a later one is not seen before it is longer
@@ -298,4 +297,5 @@ class NgramCache(Drafter):
             naive.update(self.context, naive.ALL_SIZES, piece, len(piece))
             self.n_seen = len(text)
         caches = self.context, self.dynamic, self.static
-        return [one.token for one in naive.draft(tuple(text), self.draft_max, *caches, self.ties)]
+        drafted = naive.draft(tuple(text), self.draft_max, *caches, "libstdcxx")
+        return [one.token for one in drafted]

@@ -87,10 +87,9 @@ def kernel_rounds(
     n_ctx: int | None = None,
     static=None,
     dynamic=None,
-    ends: Sequence[int] = (),
 ) -> list[Round]:
     """All rounds of the replay kernel, which is called for one at a time."""
-    bank = make_bank(spec, room_of(texts, n_vocab, carry), ends)
+    bank = make_bank(spec, room_of(texts, n_vocab, carry))
     tally = new_tally(spec, 1)
     caches = caches_of(static, dynamic, n_vocab, spec.draft_max)
     all_texts = Texts(texts.tokens, texts.turns, texts.prompts, texts.turn_of_conversation)
@@ -121,14 +120,13 @@ def naive_rounds(
     n_ctx: int | None = None,
     static=None,
     dynamic=None,
-    ends: Sequence[int] = (),
 ) -> list[Round]:
     """The same rounds, of the slow and obvious drafters."""
 
     def fresh():
         settings = [naive_spec.Setting(one.name, one.params) for one in spec.names]
         (slot,) = naive_spec.make_slots(
-            settings, exact=spec.upstream_exact, static=static, dynamic=dynamic, end_tokens=ends
+            settings, exact=spec.upstream_exact, static=static, dynamic=dynamic
         )
         return slot
 

@@ -30,7 +30,6 @@ def rounds_of(drafter: SpecDrafter, prompt: list[int], turn: list[int]) -> list[
     """The rounds of a loop that generates ``turn`` behind the prompt."""
     drafter.begin(prompt)
     rounds = []
-    at = 0
     drafter.accept(turn[:1])
     at = 1
     while at < len(turn):

@@ -10,9 +10,8 @@ import pytest
 from cache_dicts import cache_of
 from draftsmith.ngram.conversations import ReplayTexts
 from draftsmith.ngram.spec import parse_specs
-from spec_streams import cut_into_turns, kernel_rounds, naive_rounds, passages, streams
+from spec_streams import HUGE, cut_into_turns, kernel_rounds, naive_rounds, passages, streams
 
-HUGE = 2**31 - 1
 STREAMS = tuple(streams(0))
 
 SETTINGS = (

@@ -50,32 +50,31 @@ def without_time(stats: SpecStats) -> list:
 def test_what_is_counted(carry: str) -> None:
     """A round that is missing from one of the counts, or in the wrong place of it."""
     texts = talks(1, 9)
-    for text in ("ngram-map-k:size-n=2,size-m=6+ngram-mod:n-match=2,n-min=1,n-max=9",):
-        (spec,) = parse_specs(text)
-        stats = replay_texts(texts, spec, n_vocab=12, carry=carry)
-        rounds = naive_rounds(texts, spec, carry=carry)
-        drafts = [one for one in rounds if one.n_drafted]
-        assert stats.rounds == len(rounds) == stats.batches.sum()
-        assert stats.drafts == len(drafts)
-        assert stats.drafted == sum(one.n_drafted for one in rounds) == stats.drafted_at.sum()
-        assert stats.accepted == sum(one.n_accepted for one in rounds) == stats.accepted_at.sum()
-        for i in range(9):
-            assert stats.drafted_at[i] == sum(one.n_drafted > i for one in rounds)
-            assert stats.accepted_at[i] == sum(one.n_accepted > i for one in rounds)
-        for who in range(2):
-            its = [one for one in rounds if one.drafter == who]
-            counts = [len(its), sum(d.n_drafted for d in its), sum(d.n_accepted for d in its)]
-            assert stats.by_drafter[who].tolist() == counts
-        for size in range(11):
-            n = sum(one.n_drafted + 1 == size for one in rounds)
-            assert stats.batches[:, size].sum() == n
-        assert stats.by_row.shape == (9, 5)
-        assert stats.by_row.sum(axis=0).tolist() == [
-            texts.n_turns, texts.n_generated, stats.rounds, stats.drafted, stats.accepted,
-        ]  # fmt: skip
-        # Each token but a turn's first comes from a round: its own, or one of its draft.
-        own = stats.rounds - stats.cut_rounds
-        assert texts.n_generated - texts.n_turns == own + stats.accepted
+    (spec,) = parse_specs("ngram-map-k:size-n=2,size-m=6+ngram-mod:n-match=2,n-min=1,n-max=9")
+    stats = replay_texts(texts, spec, n_vocab=12, carry=carry)
+    rounds = naive_rounds(texts, spec, carry=carry)
+    drafts = [one for one in rounds if one.n_drafted]
+    assert stats.rounds == len(rounds) == stats.batches.sum()
+    assert stats.drafts == len(drafts)
+    assert stats.drafted == sum(one.n_drafted for one in rounds) == stats.drafted_at.sum()
+    assert stats.accepted == sum(one.n_accepted for one in rounds) == stats.accepted_at.sum()
+    for i in range(9):
+        assert stats.drafted_at[i] == sum(one.n_drafted > i for one in rounds)
+        assert stats.accepted_at[i] == sum(one.n_accepted > i for one in rounds)
+    for who in range(2):
+        its = [one for one in rounds if one.drafter == who]
+        counts = [len(its), sum(d.n_drafted for d in its), sum(d.n_accepted for d in its)]
+        assert stats.by_drafter[who].tolist() == counts
+    for size in range(11):
+        n = sum(one.n_drafted + 1 == size for one in rounds)
+        assert stats.batches[:, size].sum() == n
+    assert stats.by_row.shape == (9, 5)
+    assert stats.by_row.sum(axis=0).tolist() == [
+        texts.n_turns, texts.n_generated, stats.rounds, stats.drafted, stats.accepted,
+    ]  # fmt: skip
+    # Each token but a turn's first comes from a round: its own, or one of its draft.
+    own = stats.rounds - stats.cut_rounds
+    assert texts.n_generated - texts.n_turns == own + stats.accepted
 
 
 def test_examples() -> None:
