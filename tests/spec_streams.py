@@ -64,6 +64,16 @@ def streams(seed: int, n: int = 400) -> dict[str, list[int]]:
     }
 
 
+# For drafts behind every prefix.
+SHORT_STREAMS = {
+    **streams(1, 150),
+    "nothing": [],
+    "a token": [7],
+    "two alike": [7, 7],
+    "one token, then another": [5] * 70 + [4] + [5] * 70 + [6],
+}
+
+
 def cut_into_turns(
     rng: random.Random, text: Sequence[int], n_turns: int, *, moving: bool = False
 ) -> Conversation:

@@ -28,16 +28,10 @@ from draftsmith.ngram.slot_kernels import (
 )
 from naive_drafters import Drafter
 from numba import njit
-from spec_streams import passages, streams
+from spec_streams import SHORT_STREAMS as STREAMS
+from spec_streams import passages
 
 LONGEST = 32  # tokens that out has room for
-STREAMS = {
-    **streams(1, 150),
-    "nothing": [],
-    "a token": [7],
-    "two alike": [7, 7],
-    "one token, then another": [5] * 70 + [4] + [5] * 70 + [6],
-}
 GUARD = 16  # elements beside the arrays of a slot, which kernels must leave alone
 TRANSFORMERS = [(2, 10), (1, 3), (3, 1), (7, 32), (1000, 5)]
 VLLM = [(5, 5, 5), (2, 5, 3), (1, 1, 10), (3, 20, 32), (900, 1000, 5)]

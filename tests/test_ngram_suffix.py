@@ -26,16 +26,10 @@ from draftsmith.ngram.suffix_kernels import (
     suffix_sizes,
 )
 from numba import njit
-from spec_streams import passages, streams
+from spec_streams import SHORT_STREAMS as STREAMS
+from spec_streams import passages
 
 LONGEST = 64  # tokens that out has room for
-STREAMS = {
-    **streams(1, 150),
-    "nothing": [],
-    "a token": [7],
-    "two alike": [7, 7],
-    "one token, then another": [5] * 70 + [4] + [5] * 70 + [6],
-}
 GUARD = 16  # elements beside the arrays of a slot, which kernels must leave alone
 DEFAULT = (24, 1.0, 0.1, 24)
 SETTINGS = [
