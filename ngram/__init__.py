@@ -13,24 +13,32 @@ if TYPE_CHECKING:
     from .count import NgramCounter
     from .drafter import NgramDrafter
     from .llama_cpp import LlamaCppDraftModel
+    from .spec import DrafterSpec, parse_specs
+    from .spec_drafter import SpecDrafter
 
 __all__ = [
+    "DrafterSpec",
     "LlamaCppDraftModel",
     "NgramCache",
     "NgramCounter",
     "NgramDrafter",
+    "SpecDrafter",
     "merge_caches",
     "open_cache",
+    "parse_specs",
     "write_cache",
 ]
 
 _MODULES = {
+    "DrafterSpec": "spec",
     "LlamaCppDraftModel": "llama_cpp",
     "NgramCache": "cache",
     "NgramCounter": "count",
     "NgramDrafter": "drafter",
+    "SpecDrafter": "spec_drafter",
     "merge_caches": "cache",
     "open_cache": "cache_file",
+    "parse_specs": "spec",
     "write_cache": "cache_file",
 }
 

@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import llama_lookup
@@ -28,12 +29,14 @@ import numpy as np
 from draftsmith.engine.host import describe_host
 from draftsmith.engine.models import resolve_model
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.ngram import DrafterSpec, SpecDrafter, parse_specs
 from draftsmith.ngram.cache import NgramCache
 from draftsmith.ngram.cache_file import open_cache
 from draftsmith.ngram.drafter import NgramDrafter
 from draftsmith.ngram.replay import ReplayStats, replay
 
 Figures = dict[str, list[float]]
+Row = dict[str, object]
 DRAFTSMITH = [sys.executable, "-m", "draftsmith.cli"]
 
 
@@ -145,10 +148,15 @@ def add(figures: Figures, name: str, value: float | None) -> None:
         figures.setdefault(name, []).append(value)
 
 
-def call_latency(ids: np.ndarray, tokenizer: Tokenizer, n_context: int) -> Figures:
-    """Microseconds of single draft() and accept() calls from Python after ``n_context`` tokens."""
+def call_latency(
+    make: Callable[[int], NgramDrafter | SpecDrafter], ids: np.ndarray, n_context: int
+) -> Figures:
+    """Microseconds of single draft() and accept() calls from Python after ``n_context`` tokens.
+
+    ``make`` returns a drafter with room for so many tokens.
+    """
     text = np.resize(ids, n_context + 4000)
-    drafter = NgramDrafter(tokenizer.n_vocab, draft_max=8, n_tokens=text.size)
+    drafter = make(text.size)
     drafter.accept(text[:n_context])
     figures: Figures = {}
     for i in range(n_context, text.size):
@@ -162,7 +170,26 @@ def call_latency(ids: np.ndarray, tokenizer: Tokenizer, n_context: int) -> Figur
     return figures
 
 
-def row(name: str, figures: Figures) -> dict[str, object]:
+def all_calls(options: argparse.Namespace, ids: np.ndarray, n_vocab: int) -> Iterator[Row]:
+    """Yield the row of calls from Python of each drafter that is asked for."""
+
+    def ours(n_tokens: int) -> NgramDrafter:
+        return NgramDrafter(n_vocab, draft_max=8, n_tokens=n_tokens)
+
+    makers: dict[str, Callable[[int], NgramDrafter | SpecDrafter]] = {"": ours}
+    for text in options.drafter:
+        for spec in parse_specs(text):
+            makers[f" of {spec}"] = partial(spec_drafter, n_vocab, spec)
+    for name, make in makers.items():
+        calls = call_latency(make, ids, 4096) | call_latency(make, ids, 131072)
+        yield row(f"calls from Python{name}", calls)
+
+
+def spec_drafter(n_vocab: int, spec: DrafterSpec, n_tokens: int) -> SpecDrafter:
+    return SpecDrafter(n_vocab, spec, n_tokens=n_tokens)
+
+
+def row(name: str, figures: Figures) -> Row:
     return {
         "case": name,
         **{
@@ -178,7 +205,7 @@ def row(name: str, figures: Figures) -> dict[str, object]:
     }
 
 
-def show(rows: list[dict[str, object]]) -> None:
+def show(rows: list[Row]) -> None:
     for found in rows:
         print(f"\n{found['case']}")
         medians = {}
@@ -212,6 +239,13 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("-c", "--ctx-size", type=int, default=4096)
     parser.add_argument("--draft-max", type=int, default=8)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument(
+        "--drafter",
+        action="append",
+        default=[],
+        metavar="NAME[:KEY=VALUE,...]",
+        help="time calls of this one from Python, too; may be given many times",
+    )
     parser.add_argument("--max-memory", help="for lookup-create")
     parser.add_argument("--llama-bin", type=Path, help="folder of llama.cpp's lookup tools")
     parser.add_argument(
@@ -251,9 +285,9 @@ def main() -> None:
             figures |= replays(ids, tokenizer, cache, theirs, options)
             rows.append(row(corpus.name if corpus else "no static cache", figures))
             show(rows[-1:])
-    calls = call_latency(ids, tokenizer, 4096) | call_latency(ids, tokenizer, 131072)
-    rows.append(row("calls from Python", calls))
-    show(rows[-1:])
+    for calls in all_calls(options, ids, tokenizer.n_vocab):
+        rows.append(calls)
+        show(rows[-1:])
     record = {
         "commit": commit(),
         "command": sys.argv,

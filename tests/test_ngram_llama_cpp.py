@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draftsmith import ngram
 from draftsmith.engine.errors import InputMalformed, UsageError
 from draftsmith.ngram import LlamaCppDraftModel, NgramDrafter
 from llama_cpp_loop import LoopLlama
@@ -322,6 +323,12 @@ def test_import_is_cheap() -> None:
         "assert 'llama_cpp' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_docs_name_all_of_the_api() -> None:
+    """A name that the page forgot, or that only the page has."""
+    rows = [line.split("|")[1] for line in API.splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall(r"`(\w+)", row)} == set(ngram.__all__)
 
 
 @pytest.mark.parametrize("code", EXAMPLES, ids=str.__len__)
