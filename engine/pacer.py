@@ -115,7 +115,7 @@ class Pacer:
 
     Parameters
     ----------
-    draft_max : most tokens a draft, 0 or more; what is above 64 counts as 64
+    draft_max : most tokens a draft, 0 or more; what is above 64 counts as 64, unless ``fixed``
     drawn : drafts are drawn at random and stand by ``RejectSamples``: how many of them are
         verified is then settled before they are seen, without regard to confidences
     fixed : draft as much as there is room for, whether it pays or not
@@ -128,11 +128,11 @@ class Pacer:
     def __init__(self, draft_max: int, *, drawn: bool = False, fixed: bool = False) -> None:
         if draft_max < 0:
             raise UsageError(f"draft_max {draft_max} is below 0", remedy="give 0 or more")
-        draft_max = min(draft_max, _LONGEST)
-        self.draft_max = draft_max
+        longest = min(draft_max, _LONGEST)  # that is timed, and scored
+        self.draft_max = draft_max if fixed else longest
         self._drawn = drawn
         self._fixed = fixed
-        self._costs = StepCosts(draft_max + 1)
+        self._costs = StepCosts(longest + 1)
         self._records: dict[str, TrackRecord] = {}
         self._record = self._record_of("")  # of the source that was last asked
         self._plain_ns: list[int] = []  # of single steps, not learnt from yet
