@@ -27,7 +27,8 @@ _POOL = 1 << 20
 class SpecDrafter:
     """Drafts tokens from the text so far, and from texts before it.
 
-    What becomes of a draft is found by what is accepted next: no other call is needed.
+    What becomes of a draft is found by what is accepted next: no other call is needed. A draft of
+    which all that was evaluated stands, and not all was, counts neither as right nor as refused.
 
     Parameters
     ----------
@@ -209,6 +210,8 @@ class SpecDrafter:
                 self._pending[0] = min(max(n_max, 0), self._pending[0])
                 return self._out[: self._pending[0]]
             self._pending[0] = 0
+        elif self._is_undecided():
+            self._pending[0] = 0
         if not self._begun:
             if not self._n:
                 return self._out[:0]
@@ -218,6 +221,17 @@ class SpecDrafter:
         return self._out[
             : draft_in_session(self._session, self._pending, self._n, n_max, self._ids)
         ]
+
+    def _is_undecided(self) -> bool:
+        """Whether the last draft goes on beyond the text and nothing in it is refused.
+
+        The text's last token is compared first: where all was evaluated it is the model's own, and
+        differs.
+        """
+        since = self._n - int(self._pending[2])
+        if not 0 < since < self._pending[0] or self._out[since - 1] != self._tokens[self._n - 1]:
+            return False
+        return np.array_equal(self._out[:since], self._tokens[self._n - since : self._n])
 
     def origins(self, n: int) -> list[tuple[str, int]]:
         """(drafter, 0) of each of the last draft's first ``n`` tokens: one has drafted them all."""

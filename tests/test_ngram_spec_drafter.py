@@ -97,6 +97,29 @@ def test_asked_twice_it_says_the_same(text: str) -> None:
     assert drafter.draft(0).size == 0
 
 
+def test_a_draft_that_was_evaluated_in_part_is_not_refused() -> None:
+    """A drafter that learns from a pacer's choices that its drafts are bad."""
+    (spec,) = parse_specs("ngram-map-k:size-n=2,size-m=8")
+    text = list(range(12)) * 2
+
+    def length_after(n: int, last: int) -> int:
+        """Of the next draft of a key, when ``n`` tokens of its first one stood, and ``last``."""
+        drafter = SpecDrafter(99, spec)
+        drafter.accept(text)
+        drafter.accept([0, 1])
+        draft = drafter.draft().tolist()
+        assert draft == [2, 3, 4, 5, 6, 7, 8, 9]
+        drafter.accept([*draft[:n], last])
+        drafter.draft()
+        drafter.accept([50, 51, 0, 1])
+        return drafter.draft().size
+
+    assert length_after(3, 98) == 3  # refused
+    assert length_after(3, 5) == 8  # not refused
+    assert length_after(8, 10) == 8
+    assert length_after(0, 98) == 1
+
+
 def test_drafts_are_cut() -> None:
     """More tokens than the loop has room for."""
     (spec,) = parse_specs("ngram-simple:size-n=1,size-m=9")
