@@ -25,6 +25,20 @@ Drafters = Annotated[
         "values of a grid, A+B is a combination. Names and keys: docs/lookup-stats.md.",
     ),
 ]
+# A text is generated with one drafter; a list, so that a second one is noticed.
+DrafterOfText = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="Draft with this drafter instead of llama-lookup's; A+B is a combination. Names and "
+        "keys: docs/lookup-stats.md.",
+    ),
+]
+UpstreamExactOfText = Annotated[
+    bool,
+    typer.Option("--upstream-exact", help="--drafter as llama.cpp has it, flaws included."),
+]
 UpstreamExact = Annotated[
     bool,
     typer.Option(

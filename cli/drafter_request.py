@@ -1,12 +1,16 @@
-"""What a call of ``lookup-stats --drafter`` asks for, checked as far as options go."""
+"""What a call with ``--drafter`` asks for, checked as far as options go."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..engine.errors import UsageError
 from .drafter_options import Carry
+
+if TYPE_CHECKING:
+    from ..ngram.spec import DrafterSpec
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ class DrafterRequest:
         if given.drafters is None:
             _check_alone(given)
             return None
-        _check_single(statics, n_ctxs, has_draft_max=has_draft_max)
+        _check_single(statics, n_ctxs)
+        check_draft_max(is_given=has_draft_max)
         if csv and given.show_examples:
             raise UsageError(
                 "--show-examples is not for --csv, which has no place for them",
@@ -126,16 +131,31 @@ def _check_alone(given: DrafterOptions) -> None:
             )
 
 
-def _check_single(statics: Sequence[str], n_ctxs: Sequence[int], *, has_draft_max: bool) -> None:
+def _check_single(statics: Sequence[str], n_ctxs: Sequence[int]) -> None:
     """Refuse rows of another kind than drafters."""
     if len(statics) > 1:
         raise UsageError("--drafter with several -lcs", remedy="give one, and a call for each")
     if len(n_ctxs) > 1:
         raise UsageError("--drafter with several -c", remedy="give one, and a call for each")
-    if has_draft_max:
+
+
+def check_draft_max(*, is_given: bool) -> None:
+    """Refuse --draft-max beside --drafter."""
+    if is_given:
         raise UsageError(
             "--drafter with --draft-max: drafters have keys of their own for that",
             remedy="give them, as --drafter ngram-cache:draft-max=3",
+        )
+
+
+def check_caches(specs: Sequence[DrafterSpec], static: str | None, dynamic: str | None) -> None:
+    """Refuse caches that no drafter reads."""
+    if static is None and dynamic is None:
+        return
+    if not any(setting.name == "ngram-cache" for spec in specs for setting in spec.names):
+        raise UsageError(
+            "-lcs and -lcd are for ngram-cache, and no --drafter names it",
+            remedy="name it too, or leave the caches out",
         )
 
 

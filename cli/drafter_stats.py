@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..engine.errors import UsageError
 from .drafter_examples import example_lines, examples_of
 from .drafter_report import drafter_figure, drafter_table, position_table, records_of
-from .drafter_request import DrafterRequest
+from .drafter_request import DrafterRequest, check_caches
 from .drafter_rows import Replaying
 from .output import Output
 from .replay_inputs import ReadRequest, ReplayInputs
@@ -53,7 +52,7 @@ def stats(request: DrafterRequest, out: Output) -> None:
     from .replay_inputs import read_texts
 
     specs = specs_of(request.drafters, upstream_exact=request.upstream_exact)
-    _check_caches(request, specs)
+    check_caches(specs, request.static, request.dynamic)
     curve = None if request.curve is None else read_curve(request.curve)
     if request.plot is not None:
         check_plot(request.plot)
@@ -84,17 +83,6 @@ def stats(request: DrafterRequest, out: Output) -> None:
     examples = examples_of(rows, read.texts, tokenizer) if request.show_examples else None
     records = records_of(rows, read, advice, replaying.n_side_by_side, stages, tail)
     _show(records, read, advice, examples, request, out)
-
-
-def _check_caches(request: DrafterRequest, specs: Sequence[DrafterSpec]) -> None:
-    """Refuse caches that no drafter reads."""
-    if request.static is None and request.dynamic is None:
-        return
-    if not any(setting.name == "ngram-cache" for spec in specs for setting in spec.names):
-        raise UsageError(
-            "-lcs and -lcd are for ngram-cache, and no --drafter names it",
-            remedy="name it too, or leave the caches out",
-        )
 
 
 def _replaying(

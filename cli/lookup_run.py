@@ -11,21 +11,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..engine.errors import DraftsmithError, UsageError
-from . import options, run_options
+from . import drafter_options, options, run_options
 from .output import Output
 from .prompt import PromptRequest
+from .run_drafting import NgramDrafting, tally_keys
 from .session import RunRequest
 
 if TYPE_CHECKING:
     from ..engine.generate import Generation
-    from ..ngram.draft_origins import OriginPacer
+    from ..ngram.draft_origins import TallyPacer
     from ..ngram.drafter import NgramDrafter
+    from ..ngram.spec_drafter import SpecDrafter
     from .compare import Comparison
     from .session import Plan, Session
 
+    AnyDrafter = NgramDrafter | SpecDrafter
+
 TURNS = 3
-# Tokens that the drafter has room for from the start; it grows beyond.
-ROOM_MOST = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,13 @@ class Request:
 
     run: RunRequest
     prompt: PromptRequest
-    static: str | None
-    dynamic: str | None
-    draft_max: int
-    fixed: bool
+    drafting: NgramDrafting
     color: run_options.Color
     n_turns: int
 
 
 def command(
+    context: typer.Context,
     model: run_options.Model,
     prompt: run_options.Prompt = None,
     file: run_options.PromptFile = None,
@@ -72,6 +72,8 @@ def command(
     ] = None,
     draft_max: run_options.DraftMax = 8,
     draft_fixed: run_options.DraftFixed = False,
+    drafter: drafter_options.DrafterOfText = None,
+    upstream_exact: drafter_options.UpstreamExactOfText = False,
     n_predict: run_options.NPredict = -1,
     n_ctx: run_options.CtxSize = 0,
     temperature: run_options.Temperature = run_options.TEMPERATURE,
@@ -98,7 +100,17 @@ def command(
     out = Output.from_options(json=json, csv=False, no_header=False, quiet=quiet)
     if repeat is not None and not compare:
         raise UsageError("--repeat is for --compare", remedy="give --compare too, or neither")
-    if compare and not draft_max:
+    source = context.get_parameter_source("draft_max")
+    drafting = NgramDrafting.from_options(
+        drafter,
+        upstream_exact=upstream_exact,
+        static=static,
+        dynamic=dynamic,
+        draft_max=draft_max,
+        has_draft_max=source is not None and source.name == "COMMANDLINE",
+        fixed=draft_fixed,
+    )
+    if compare and not drafting.draft_max:
         raise UsageError(
             "--compare with --draft-max 0 compares nothing",
             remedy="give a --draft-max of 1 or more",
@@ -120,8 +132,7 @@ def command(
         n_threads=threads,
     )
     n_turns = (repeat or TURNS) if compare else 0
-    request = Request(run, asked, static, dynamic, draft_max, draft_fixed, color, n_turns)
-    return partial(run_lookup, request, out)
+    return partial(run_lookup, Request(run, asked, drafting, color, n_turns), out)
 
 
 @dataclass(frozen=True)
@@ -131,7 +142,7 @@ class Made:
     Attributes
     ----------
     run : the generation, or the typical one of a comparison
-    origins : where its drafts came from; None: nothing was to be drafted
+    pacer : what its drafts came to; None: nothing was to be drafted
     text : of it
     comparison : with --compare
     dynamic_bytes : size of the dynamic cache that was written; None: it was not
@@ -139,7 +150,7 @@ class Made:
     """
 
     run: Generation
-    origins: OriginPacer | None
+    pacer: TallyPacer | None
     text: str
     comparison: Comparison | None = None
     dynamic_bytes: int | None = None
@@ -158,18 +169,19 @@ def run_lookup(request: Request, out: Output) -> None:
         stages = Stages(watch)
         planned = plan(request.run, request.prompt, stages, out)
         with stages.stage("caches"):
-            drafter = _drafter(request, planned, out)
-        named = (request.prompt.file, request.static, request.dynamic)
+            # A comparison measures, and leaves what it measures with as it is.
+            drafter = request.drafting.open(planned, out, learns=not request.n_turns)
+        named = (request.prompt.file, request.drafting.static, request.drafting.dynamic)
         inputs = describe_files([name for name in named if name and Path(name).is_file()])
-        n_extra = step_sizes(request.draft_max)[-1] if request.n_turns else 0
+        n_extra = step_sizes(request.drafting.draft_max)[-1] if request.n_turns else 0
         with opened(planned, stages, out, n_extra) as session:
             make = _compared if request.n_turns else _generated
             made = make(request, session, drafter, out)
             weights_bytes, kv_bytes = session.model.n_bytes, session.cache.n_bytes
     record: dict[str, Any] = {"command": "lookup-run"}
     before = made.comparison.prefill if made.comparison is not None else None
-    record |= generation_keys(made.run, request.draft_max, before)
-    record |= _origins(made.origins)
+    record |= generation_keys(made.run, request.drafting.draft_max, before)
+    record |= _drafter_keys(request, made)
     record |= {
         "text": made.text,
         "seed": planned.sampling.seed,
@@ -188,54 +200,19 @@ def run_lookup(request: Request, out: Output) -> None:
         raise made.failure
 
 
-def _drafter(request: Request, plan: Plan, out: Output) -> NgramDrafter:
-    """Open the caches and return a drafter that has run, so that its kernels are compiled.
-
-    Raises
-    ------
-    CacheNotACache, CacheOtherVocabulary, ... : a cache that will not do
-    OutputNoFolder, OutputNotWritable, DiskFull : the dynamic cache could not be written
-    """
-    from ..ngram.cache_file import open_cache
-    from ..ngram.drafter import NgramDrafter
-    from ..ngram.shared_cache import open_shared
-
-    n_vocab, fingerprint = plan.tokenizer.n_vocab, plan.tokenizer.fingerprint
-    static, dynamic = None, None
-    if request.static is not None:
-        static = open_cache(request.static, n_vocab=n_vocab, fingerprint=fingerprint)
-    if request.dynamic is not None:
-        # A comparison measures, and leaves what it measures with as it is.
-        open_it = open_cache if request.n_turns else open_shared
-        dynamic = open_it(request.dynamic, n_vocab=n_vocab, fingerprint=fingerprint)
-        if dynamic is None:
-            out.note(f"{request.dynamic} does not exist yet: it is made at the end")
-    drafter = NgramDrafter(
-        n_vocab,
-        draft_max=request.draft_max,
-        static=static,
-        dynamic=dynamic,
-        n_tokens=min(plan.n_tokens + 1, ROOM_MOST),
-    )
-    drafter.accept(plan.prompt[:1])
-    drafter.draft(1)
-    drafter.reset()
-    return drafter
-
-
-def _generated(request: Request, session: Session, drafter: NgramDrafter, out: Output) -> Made:
+def _generated(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate once, and teach the dynamic cache what was generated."""
     from ..engine.detokenise import TextStream
-    from ..ngram.draft_origins import OriginPacer
     from .session import Drafting
     from .stream import TextPrinter
 
-    origins = OriginPacer(drafter, fixed=request.fixed) if request.draft_max else None
+    draft_max = request.drafting.draft_max
+    pacer = request.drafting.pacer(drafter) if draft_max else None
     printer = TextPrinter(
         TextStream(session.plan.tokenizer), shown=out.mode == "table", color=request.color
     )
     try:
-        drafting = Drafting(drafter, request.draft_max, origins) if request.draft_max else None
+        drafting = Drafting(drafter, draft_max, pacer) if draft_max else None
         run = session.run(drafting, printer, out)
         printer.finish()
     except BrokenPipeError:  # who reads has enough; what was generated is learnt all the same
@@ -251,14 +228,15 @@ def _generated(request: Request, session: Session, drafter: NgramDrafter, out: O
         failure = failure or KeyboardInterrupt()
         if not run.tokens:
             raise failure
-    return Made(run, origins, printer.text, None, dynamic_bytes, failure)
+    return Made(run, pacer, printer.text, None, dynamic_bytes, failure)
 
 
 def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> int | None:
     """Add what was generated to the dynamic cache, and return its bytes; None: nothing to add."""
     from ..ngram.shared_cache import add_counts, count_generated
 
-    if request.dynamic is None or not tokens:
+    path = request.drafting.dynamic
+    if path is None or not tokens:
         return None
     new = count_generated(
         plan.prompt,
@@ -266,39 +244,36 @@ def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> 
         n_vocab=plan.tokenizer.n_vocab,
         fingerprint=plan.tokenizer.fingerprint,
     )
-    path = request.dynamic
     return add_counts(path, new, on_wait=lambda: out.note(f"waiting for another run: {path}"))
 
 
-def _compared(request: Request, session: Session, drafter: NgramDrafter, out: Output) -> Made:
+def _compared(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate with and without drafts in turns; nothing is shown or learnt."""
     from ..engine.detokenise import TextStream
-    from ..ngram.draft_origins import OriginPacer
     from .compare import compare, step_sizes
     from .session import Drafting
 
-    pacers: list[OriginPacer] = []
+    draft_max = request.drafting.draft_max
+    pacers: list[TallyPacer] = []
 
     def afresh() -> Drafting:
         drafter.reset()
-        pacers.append(OriginPacer(drafter, fixed=request.fixed))
-        return Drafting(drafter, request.draft_max, pacers[-1])
+        pacers.append(request.drafting.pacer(drafter))
+        return Drafting(drafter, draft_max, pacers[-1])
 
-    comparison = compare(session, afresh, request.n_turns, out, step_sizes(request.draft_max))
+    comparison = compare(session, afresh, request.n_turns, out, step_sizes(draft_max))
     run = comparison.drafted[comparison.typical]
     decoder = TextStream(session.plan.tokenizer)
     text = decoder.feed(run.tokens) + decoder.finish()
     return Made(run, pacers[comparison.typical], text, comparison)
 
 
-def _origins(origins: OriginPacer | None) -> dict[str, Any]:
-    """Return the keys that only n-gram drafting has."""
-    if origins is None:
-        return {}
-    keys = {}
-    for name, counts in (("source", origins.by_source), ("size", origins.by_size)):
-        for i, what in enumerate(("drafted", "accepted")):
-            keys[f"{what}_by_{name}"] = {str(key): pair[i] for key, pair in counts.items()}
+def _drafter_keys(request: Request, made: Made) -> dict[str, Any]:
+    """Return what drafted, if that has a name, and what each part of it came to."""
+    keys = tally_keys(made.pacer)
+    spec = request.drafting.spec
+    if spec is not None:
+        keys |= {"drafter": str(spec), "upstream_exact": spec.upstream_exact}
     return keys
 
 
@@ -311,10 +286,7 @@ def _chosen(request: Request, plan: Plan) -> dict[str, Any]:
         "chat": request.prompt.chat,
         "system": request.prompt.system,
         "escape": request.prompt.escape,
-        "static": request.static,
-        "dynamic": request.dynamic,
-        "draft_max": request.draft_max,
-        "draft_fixed": request.fixed,
+        **request.drafting.options,
         "n_predict": run.n_predict,
         "n_ctx": plan.n_ctx,
         **asdict(plan.sampling),

@@ -141,8 +141,14 @@ def _speed(record: Mapping[str, Any]) -> Table:
             ("tokens per round", number(record["tokens_per_round"], 3)),
             ("accepted per draft", number(record["mean_accepted_length"], 3)),
             ("ended because", STOP_REASONS[record["stop_reason"]]),
+            *([("drafter", _drafter(record))] if "drafter" in record else []),
         ],
     )
+
+
+def _drafter(record: Mapping[str, Any]) -> str:
+    form = ", as llama.cpp has it" if record["upstream_exact"] else ""
+    return f"{record['drafter']}{form}"
 
 
 def drafts_table(record: Mapping[str, Any]) -> Table:
@@ -169,7 +175,10 @@ def drafts_table(record: Mapping[str, Any]) -> Table:
         name = f"position {POSITIONS_SHOWN + 1} to {len(drafted)}"
         tail = slice(POSITIONS_SHOWN, None)
         rows.append(row(name, sum(drafted[tail]), sum(accepted[tail])))
-    for key, what in (("source", "from {}"), ("size", "by {}-grams"), ("origin", "by {}")):
+    for key, what in (
+        *(("source", "from {}"), ("size", "by {}-grams")),
+        *(("origin", "by {}"), ("drafter", "by {}")),
+    ):
         if not record.get(f"drafted_by_{key}"):
             continue
         rows.append(None)

@@ -23,6 +23,9 @@ from draftsmith.engine.errors import DiskFull, ExitStatus
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.ngram import shared_cache
 from draftsmith.ngram.cache_file import open_cache, write_cache
+from draftsmith.ngram.conversations import Conversation, ReplayTexts
+from draftsmith.ngram.spec import parse_specs
+from draftsmith.ngram.spec_replay import replay_texts
 
 Cli = Callable[..., Done]
 Run = Callable[..., Done]
@@ -316,6 +319,85 @@ def test_a_cache_that_cannot_be_written_in_the_end(
     assert done.error == "error: no space; free some"
 
 
+# --- any drafter ----------------------------------------------------------------------------------
+
+DRAFTERS = (
+    "ngram-simple:size-n=2,size-m=8",
+    "ngram-map-k:size-n=2,size-m=6",
+    "ngram-map-k4v:size-n=2,size-m=4",
+    "ngram-mod:n-match=2,n-min=1,n-max=9",
+    "ngram-cache:draft-max=5",
+    "suffix",
+    "prompt-lookup",
+    "vllm-ngram:prompt-lookup-min=2,prompt-lookup-max=4",
+    "ngram-simple:size-n=5,size-m=100+suffix",
+)
+SERVER_S = ("ngram-map-k:size-n=2,size-m=6", "ngram-mod:n-match=3,n-min=2+ngram-cache")
+CATS = ("-p", "the cat " * 9, "-n", "120", "--json")
+
+
+@pytest.mark.parametrize("drafter", [*DRAFTERS, *(f"{spec} exact" for spec in SERVER_S)])
+def test_a_drafter_drafts_what_a_replay_says(
+    run: Run, toy_tokenizer: Tokenizer, drafter: str
+) -> None:
+    """A text that a drafter changed; a setting, a form or a limit that does not reach the loop."""
+    name, _, exact = drafter.partition(" ")
+    more = ("--drafter", name, *(["--upstream-exact"] if exact else []))
+    plain = run(*CATS, "--draft-max", "0").record
+    fixed = run(*CATS, *more, "--draft-fixed").record
+    paced = run(*CATS, *more).record
+    assert plain["tokens"] == fixed["tokens"] == paced["tokens"]
+    prompt = toy_tokenizer.encode("the cat " * 9)
+    tokens = np.append(prompt, plain["tokens"]).astype(np.int32)
+    turns = np.array([[prompt.size, tokens.size]])
+    texts = ReplayTexts.of([Conversation(tokens, turns, np.zeros(1, np.int64))])
+    (spec,) = parse_specs(name, upstream_exact=bool(exact))
+    ref = replay_texts(texts, spec, n_vocab=toy_tokenizer.n_vocab, n_predict=120)
+    assert fixed["drafted_by_position"] == ref.drafted_at.tolist()
+    assert fixed["accepted_by_position"] == ref.accepted_at.tolist()
+    assert fixed["n_rounds"] == ref.rounds
+    assert ref.drafted > 0
+    assert list(fixed["drafted_by_drafter"].values()) == ref.by_drafter[:, 1].tolist()
+    assert list(fixed["accepted_by_drafter"].values()) == ref.by_drafter[:, 2].tolist()
+    assert sum(paced["drafted_by_drafter"].values()) == paced["n_drafted"]
+    assert (paced["drafter"], paced["upstream_exact"]) == (str(spec), bool(exact))
+    assert paced["options"]["drafter"] == str(spec)
+    assert paced["n_draft"] == spec.draft_max
+
+
+def test_a_drafter_keeps_the_real_text(real: Run) -> None:
+    """A draft that gets into the text of a model that ends it."""
+    args = ("-p", CODE, "-n", "24", "--json")
+    plain = real(*args, "--draft-max", "0").record
+    done = real(*args, "--drafter", "ngram-simple:size-n=3,size-m=8", "--draft-fixed").record
+    assert done["tokens"] == plain["tokens"]
+    assert done["n_accept"] >= 8
+    shown = real(*args[:-1], "--drafter", "prompt-lookup", "--compare", "--repeat", "1").stdout
+    for part in ("drafter ", "by prompt-lookup", "same text", "yes"):
+        assert part in shown
+
+
+def test_a_drafter_reads_and_teaches_caches(run: Run, tmp_path: Path) -> None:
+    """Caches that only llama-lookup's drafting hears of, or a text that is not learnt."""
+    path = tmp_path / "x.lcd"
+    args = ("-p", "the cat sat", "-n", "30", "-lcd", path, "--drafter", "ngram-cache", "--json")
+    first = run(*args, "--draft-fixed").record
+    assert first["dynamic_file_bytes"] == path.stat().st_size
+    for _ in range(2):
+        again = run(*args, "--draft-fixed").record
+    assert again["tokens"] == first["tokens"]
+    assert again["n_accept"] > first["n_accept"]
+
+
+def test_a_drafter_minds_no_draft_max_of_the_environment(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that a setting for other commands forbids."""
+    monkeypatch.setenv("LLAMA_ARG_SPEC_DRAFT_N_MAX", "3")
+    assert run("-p", "x", "-n", "2", "--json").record["n_draft"] == 3
+    assert run("-p", "x", "-n", "2", "--json", "--drafter", "suffix").record["n_draft"] == 24
+
+
 # --- comparing ------------------------------------------------------------------------------------
 
 
@@ -529,6 +611,15 @@ def test_accepted_tokens_are_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
         (["-p", "a", "--color", "maybe"], ExitStatus.USAGE, "'--color'"),
         (["-p", "a", "--repeat", "2"], ExitStatus.USAGE, "--repeat is for --compare"),
         (["-p", "a", "--compare", "--draft-max", "0"], ExitStatus.USAGE, "compares nothing"),
+        (["-p", "a", "--drafter", "x"], ExitStatus.USAGE, "there is no drafter 'x'"),
+        (["-p", "a", "--drafter", "ngram-mod:n-match=8|9"], ExitStatus.USAGE, "one value for each"),
+        (["-p", "a", *("--drafter", "suffix") * 2], ExitStatus.USAGE, "combine them: suffix+"),
+        (["-p", "a", "--drafter", "ngram-mod:n-max=0"], ExitStatus.USAGE, "give n-max=1 or more"),
+        (["-p", "a", "--drafter", "suffix", "--draft-max", "8"], ExitStatus.USAGE, "of their own"),
+        (["-p", "a", "--drafter", "suffix", "-lcs", "x"], ExitStatus.USAGE, "are for ngram-cache"),
+        (["-p", "a", "--drafter", "suffix", "-lcd", "x"], ExitStatus.USAGE, "are for ngram-cache"),
+        (["-p", "a", "--drafter", "suffix", "--upstream-exact"], ExitStatus.USAGE, "not have"),
+        (["-p", "a", "--upstream-exact"], ExitStatus.USAGE, "--upstream-exact is for --drafter"),
         (["-p", "a", "--chat"], ExitStatus.MODEL_CHAT_TEMPLATE, "no chat template"),
         (["-p", "a", "-lcd", "none/x"], ExitStatus.OUTPUT_NO_FOLDER, "none"),
         (["-p", "a", "-lcd", "."], ExitStatus.OUTPUT_NOT_WRITABLE, "is a folder"),
