@@ -176,31 +176,37 @@ def position_table(record: Mapping[str, Any]) -> Table:
 
 
 def drafter_figure(records: Sequence[Mapping[str, Any]]) -> Figure:
-    """Return four panels over what a round costs: the tokens that it evaluates."""
+    """Return four panels over what a round costs: the tokens that it evaluates, a dot a row."""
 
     def series(of: Callable[[Mapping[str, Any]], Point]) -> list[Series]:
-        points: dict[str, list[Point]] = {}
+        points: dict[tuple[str, str], list[Point]] = {}
         for record in records:
             points.setdefault(_family(record), []).append((_evaluated(record), *of(record)))
-        return [Series(*item) for item in points.items()]
+        return [_dots(name, form, of_both) for (name, form), of_both in points.items()]
 
     panels = [
-        Panel("tokens a round", series(_thrice("tokens_per_round"))),
+        Panel("tokens a round", series(_thrice("tokens_per_round")), from_zero=False),
         Panel("accepted of drafted tokens, %", series(_thrice("accept_percent")), from_zero=False),
         Panel("drafting, µs per drafted token", series(us_per_token)),
     ]
     if any(record["predicted_ratio"] is not None for record in records):
-        panels.append(Panel("predicted speed, plain decoding is 1", series(_predicted)))
+        speed = series(_predicted)
+        panels.append(Panel("predicted speed, plain decoding is 1", speed, False, level=1))
     else:
         panels.append(Panel("memory of the drafter, MB", series(_megabytes)))
-    return Figure("n-gram drafters", "tokens evaluated a round", panels)
+    return Figure("n-gram drafters", "tokens evaluated a round", panels, has_log_x=True)
 
 
-def _family(record: Mapping[str, Any]) -> str:
-    """Return what a row's line is called: its drafters, and their form."""
-    name = "+".join(one["name"] for one in record["by_drafter"])
-    form = _form(record)
-    return f"{name} ({form})" if form else name
+def _family(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a row's dots are called: its drafters, and their form."""
+    return "+".join(one["name"] for one in record["by_drafter"]), _form(record)
+
+
+def _dots(name: str, form: str, points: Sequence[Point]) -> Series:
+    """Return the rows of one drafter in one form: a grid of settings is no line."""
+    if form == "llama.cpp":
+        return Series(f"{name} (llama.cpp)", points, is_line=False, form_of=name)
+    return Series(name, points, is_line=False)
 
 
 def _evaluated(record: Mapping[str, Any]) -> float | None:

@@ -21,12 +21,13 @@ from ..engine.errors import InputMalformed, InputUnreadable, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 SUFFIXES = (".png", ".svg")
 # Okabe and Ito's colours, which the colour-blind tell apart; markers and dashes say it once more.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255")
 _UNNAMED = "#000000"
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")  # one more than colours: 72 pairs
 _DASHES = ("-", "--", "-.", ":")
 # Above this ratio of the largest to the smallest value, small ones could not be read off.
 _LOG_FROM = 20
@@ -41,10 +42,23 @@ Point = tuple[float | None, ...]
 
 @dataclass(frozen=True)
 class Series:
-    """Points that one line joins, by ascending x; without a name it is not in the legend."""
+    """Points that one line joins, by ascending x; without a name it is not in the legend.
+
+    Parameters
+    ----------
+    is_line : whether a line joins them; else they are dots.
+    form_of : what it is another form of: colour and marker are that one's, the marker is hollow.
+    """
 
     name: str
     points: Sequence[Point]
+    is_line: bool = True
+    form_of: str | None = None
+
+    @property
+    def styled_as(self) -> str:
+        """The name that gives it its colour and marker."""
+        return self.name if self.form_of is None else self.form_of
 
 
 @dataclass(frozen=True)
@@ -57,21 +71,29 @@ class Panel:
     series : the lines; a name stands for the same line in every panel.
     from_zero : let the y axis begin at 0, so that heights can be compared.
     x_label : what x is, where it is not what the figure says.
+    level : a height that a line marks, for comparison.
     """
 
     label: str
     series: Sequence[Series]
     from_zero: bool = True
     x_label: str | None = None
+    level: float | None = None
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels, two in a row, under one title and over the same x axis."""
+    """Panels, two in a row, under one title and over the same x axis.
+
+    Parameters
+    ----------
+    has_log_x : give it a log scale; all x are above 0 then.
+    """
 
     title: str
     x_label: str
     panels: Sequence[Panel]
+    has_log_x: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,6 +216,7 @@ def _picture(figure: Figure, kind: str) -> bytes:
     }
     all_series = [series for panel in figure.panels for series in panel.series]
     names = list(dict.fromkeys(series.name for series in all_series if series.name))
+    styles = list(dict.fromkeys(series.styled_as for series in all_series if series.name))
     legend_lines = -(-len(names) // _LEGEND_COLUMNS) if len(names) > 1 else 0
     n_lines = -(-len(figure.panels) // 2)
     height_in = _TITLE_IN + n_lines * _PANEL_HEIGHT_IN + legend_lines * _LEGEND_LINE_IN
@@ -202,7 +225,9 @@ def _picture(figure: Figure, kind: str) -> bytes:
         canvas.suptitle(figure.title, fontsize=13)
         all_axes = canvas.subplots(n_lines, 2, sharex=True, squeeze=False).flat
         for axes, panel in zip(all_axes, figure.panels, strict=False):
-            _draw_panel(axes, panel, names)
+            _draw_panel(axes, panel, styles)
+            if figure.has_log_x:
+                _log_scale(axes.set_xscale, axes.xaxis)
             axes.xaxis.set_tick_params(labelbottom=True)
             axes.set_xlabel(panel.x_label or figure.x_label)
         for axes in list(all_axes)[len(figure.panels) :]:
@@ -234,10 +259,18 @@ def _saved(canvas: Any, kind: str) -> bytes:
     return file.getvalue()
 
 
-def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
-    """Draw one panel; ``names`` gives each series its style."""
+def _log_scale(set_scale: Callable[[str], None], axis: Axis) -> None:
+    """Give an axis a log scale with plain numbers at it."""
     from matplotlib.ticker import LogLocator, NullLocator
 
+    set_scale("log")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
+
+
+def _draw_panel(axes: Axes, panel: Panel, styles: Sequence[str]) -> None:
+    """Draw one panel; a series' place in ``styles`` gives it its style."""
     heights: list[float] = []
     tops: list[float] = []
     for series in panel.series:
@@ -247,31 +280,32 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
         x, y, least, most = zip(*points, strict=True)
         heights += y
         tops += most
-        style = names.index(series.name) if series.name else 0
+        style = styles.index(series.styled_as) if series.name else 0
+        colour = _COLOURS[style % len(_COLOURS)] if series.name else _UNNAMED
         below = [max(0.0, middle - low) for middle, low in zip(y, least, strict=True)]
         above = [max(0.0, high - middle) for middle, high in zip(y, most, strict=True)]
         axes.errorbar(
             x,
             y,
-            yerr=(below, above),
+            yerr=(below, above) if any((*below, *above)) else None,
             label=series.name,
-            color=_COLOURS[style % len(_COLOURS)] if series.name else _UNNAMED,
+            color=colour,
             marker=_MARKERS[style % len(_MARKERS)],
-            linestyle=_DASHES[style % len(_DASHES)],
+            markerfacecolor=colour if series.form_of is None else "none",
+            linestyle=_DASHES[style % len(_DASHES)] if series.is_line else "none",
             linewidth=1.5,
             markersize=5,
             capsize=3,
         )
+    if panel.level is not None:
+        axes.axhline(panel.level, color=_UNNAMED, linewidth=0.8, linestyle=":")
     axes.set_title(panel.label)
     axes.xaxis.set_major_formatter("{x:g}")
     if not heights:
         axes.text(0.5, 0.5, "nothing to show", transform=axes.transAxes, ha="center")
     elif min(heights) > 0 and max(heights) / min(heights) > _LOG_FROM:
         axes.set_title(f"{panel.label} (log scale)")
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_locator(NullLocator())
+        _log_scale(axes.set_yscale, axes.yaxis)
     elif panel.from_zero:
         axes.set_ylim(0, 1.08 * max(tops) or 1)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from conftest import Done
 from draftsmith.cli import plot
+from draftsmith.cli.drafter_report import drafter_figure
 from draftsmith.cli.plot import Figure, Panel, Series, draw
 from draftsmith.cli.replay_report import figure_of
 from draftsmith.engine.errors import ExitStatus
@@ -62,6 +63,50 @@ def figure(name: str = "one") -> Figure:
     points = [(5.0, 2.0, 1.5, 4.0), (0.0, 1.0, 1.0, 1.0), (7.0, None, None, None)]
     panels = [Panel(f"panel {i}", [Series(name, points), Series("two", points)]) for i in range(4)]
     return Figure("title", "x label", panels)
+
+
+def drafter_record(exact: bool, predicted: float | None) -> dict[str, Any]:
+    return {
+        "by_drafter": [{"name": "ngram-mod"}],
+        "upstream_exact": exact,
+        "n_rounds": 100,
+        "n_drafted": 50,
+        "tokens_per_round": 1.2,
+        "accept_percent": 40.0,
+        "draft_ns_samples": [100_000],
+        "drafter_bytes": 3_000_000,
+        "predicted_ratio": predicted,
+        "predicted_ratio_least": None,
+        "predicted_ratio_most": None,
+    }
+
+
+def test_drafters_are_dots() -> None:
+    """Lines through a grid of settings; two forms of a drafter that look like two drafters."""
+    exact, repaired = drafter_record(True, 1.1), drafter_record(False, 1.3)
+    shown = drafter_figure([exact, repaired, repaired])
+    assert shown.panels[3].level == 1
+    for panel in shown.panels:
+        theirs, ours = panel.series
+        assert (theirs.name, theirs.form_of) == ("ngram-mod (llama.cpp)", ours.name)
+        assert not theirs.is_line
+        assert not ours.is_line
+        assert [point[0] for point in (*theirs.points, *ours.points)] == [1.5] * 3
+    assert shown.panels[3].series[0].points == [(1.5, 1.1, 1.1, 1.1)]
+    memory = drafter_figure([drafter_record(False, None)]).panels[3]
+    assert memory.series[0].points == [(1.5, 3, 3, 3)]
+
+
+def test_another_form_has_the_colour_of_the_first(tmp_path: Path) -> None:
+    """A hollow marker of the next colour; a line through dots; an axis that is not as asked."""
+    points = [(1.0, 1.0, 1.0, 1.0), (100.0, 2.0, 2.0, 2.0)]
+    both = [Series("a", points, is_line=False), Series("b", points, is_line=False, form_of="a")]
+    draw(Figure("t", "x", [Panel("p", both, level=1.5)], has_log_x=True), str(tmp_path / "a.svg"))
+    text = (tmp_path / "a.svg").read_text().lower()
+    assert "#0072b2" in text
+    assert "#d55e00" not in text
+    assert "fill: none; stroke: #0072b2" not in text  # no line
+    assert "<!-- 50 -->" in text  # a label of a log scale alone
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".SVG"])
