@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 from bench_ngram import commit
-from draftsmith.engine.chat import ChatTemplate
+from bench_prompts import add_options, chat_ids, read_prompts, spread
 from draftsmith.engine.gguf_file import read_metadata
 from draftsmith.engine.host import describe_host, n_physical_cores
 from draftsmith.engine.models import resolve_model
@@ -184,13 +184,10 @@ def prompts_of(options: argparse.Namespace, path: Path) -> list[tuple[str, list[
     """(kind, ids in the model's chat template) of each prompt."""
     metadata = read_metadata(path)
     tokenizer = load_tokenizer(path, metadata)
-    template = ChatTemplate.of(metadata, tokenizer.vocabulary)
-    prompts = []
-    for line in options.prompts.read_text().splitlines():
-        prompt = json.loads(line)
-        text = template.render([{"role": "user", "content": prompt["prompt"]}])
-        prompts.append((prompt["kind"], template.encode(text, tokenizer).tolist()))
-    return prompts
+    return [
+        (prompt["kind"], chat_ids(prompt["prompt"], metadata, tokenizer).tolist())
+        for prompt in read_prompts(options.prompts)
+    ]
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -238,11 +235,6 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
         if not options.json:
             print(row_of(row), flush=True)
     return rows
-
-
-def spread(values: list[float], form: str = ".2f") -> str:
-    """Median (least to most)."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def ratios(row: dict[str, Any], name: str) -> list[float]:
@@ -314,11 +306,8 @@ def numbers(text: str) -> list[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-m", "--model", default="smollm2")
-    parser.add_argument("--prompts", type=Path, default=HERE / "prompts.jsonl")
-    parser.add_argument("-n", "--predict", type=int, default=256)
+    add_options(parser, predict=256, repeat=3)
     parser.add_argument("-t", "--threads", type=int, default=n_physical_cores())
-    parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--flash-attn", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--kv-type", choices=list(KV_TYPES), default="q8_0")
     parser.add_argument("--lookup", type=numbers, default=[10, 2], help="its num_pred_tokens")
