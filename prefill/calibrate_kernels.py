@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .select_kernels import pick_chunks
+from .select_kernels import NEIGHBOUR_SHARE, keep_chunks, weigh_chunks
 
 # See forward_kernels.
-BUILT_ON = {"select_kernels": "374f93ad"}
+BUILT_ON = {"select_kernels": "bfa65acb"}
 
 
 @njit(cache=True, nogil=True)
@@ -20,11 +20,14 @@ def count_kept(masses, chunks, n_left, needle, reason, kept):
     Parameters: masses float32 [n_ways, n_chunks], 0 or more; chunks int32 [n_chunks, 2]; n_left:
     tokens of them that may be kept; needle int64, its chunks; reason uint8 [n]: to work in.
     """
+    worth = np.empty(chunks.shape[0])
+    why, none = np.ones(chunks.shape[0], np.uint8), np.empty(0, np.uint8)
     for way in range(masses.shape[0]):
-        order = np.argsort(-masses[way], kind="mergesort")
-        n_told = np.count_nonzero(masses[way])
+        weigh_chunks(masses[way].astype(np.float64), chunks, NEIGHBOUR_SHARE, worth)
+        order = np.argsort(-worth, kind="mergesort")
+        n_told = np.count_nonzero(worth)
         reason[:] = 0
-        pick_chunks(chunks, order[:n_told], n_left, 1, 1, reason)
+        keep_chunks(chunks, order[:n_told], why, none, none, (0, 0), 1, n_left, reason)
         kept[way] = 1
         for chunk in needle:
             if reason[chunks[chunk, 0]] == 0:

@@ -1,10 +1,11 @@
 """What of a prompt to keep within a budget of tokens, by the scores of its tokens.
 
-First all that is mandatory; then chunks of the document, the best first, each with the chunk on
-its right, since half of what is sought may lie behind a chunk's end; then, with what is left, what
-is kept grows to the ends of words, and of sentences and lines. Of equal chunks the first wins;
-one that scores 0 is not taken for its own sake, though there be room: it would cost the target
-time, and say nothing.
+First all that is mandatory; then chunks of the document, the best first, each at once with the
+rest of the sentences or lines that it cuts, or of the words where no sentence ends near or its
+end does not fit: half of a passage answers nothing, and what waits for its other half finds the
+budget spent. What is sought may go on behind a sentence, so a chunk is worth half of its left
+neighbour, at least. Of equal chunks the first wins; one that is worth nothing is not taken, though
+there be room: it would cost the target time, and say nothing.
 
 Where scores or budget leave no sound choice, the answer is ``Refused``, for a prefill in full.
 """
@@ -22,13 +23,13 @@ from numpy.typing import NDArray
 from ..engine.errors import UsageError
 from .prompt_parts import CHUNK, PromptParts
 from .scores import Scores
-from .select_kernels import find_runs, pick_chunks, sum_chunks, widen_runs
+from .select_kernels import NEIGHBOUR_SHARE, keep_chunks, sum_chunks, weigh_chunks
 from .spans import TokenSpans
 
 MIN_TOKENS = 1024
 MANDATORY_MOST = 0.6  # of the budget
 
-_WORD_MOST, _SENTENCE_MOST = 8, CHUNK
+_SENTENCE_MOST, _WORD_MOST = CHUNK, 8  # tokens that are added on a side
 _FLAT = 1e-6
 
 # Where a line ends, or a sentence, with what closes behind it; and the bytes they begin with.
@@ -45,7 +46,7 @@ class Reason(IntEnum):
 
     MANDATORY = 1
     PICKED = 2  # its chunk's score
-    NEIGHBOUR = 3  # the chunk on the left was picked
+    NEIGHBOUR = 3  # the score of the chunk on its left
     WIDENED = 4  # to end a word, a sentence or a line
 
 
@@ -115,7 +116,7 @@ def select(
         count. Never is more kept than ``round(keep * n)``.
     chunk : tokens that are kept or dropped together.
     min_tokens : shorter prompts are refused.
-    neighbours : take a chunk's right neighbour along.
+    neighbours : let a chunk be worth a half of its left neighbour, at least.
     widen : to words, sentences and lines.
 
     Raises
@@ -144,13 +145,7 @@ def select(
     refused = _refuse_budget(parts, budget, sums / np.maximum(1, chunks[:, 1] - chunks[:, 0]))
     if refused is not None:
         return refused
-    order = np.argsort(-sums, kind="stable")
-    why = Reason.NEIGHBOUR if neighbours else 0
-    left = budget - parts.n_mandatory
-    told = order[sums[order] != 0]
-    left = pick_chunks(chunks, told, left, int(Reason.PICKED), int(why), reason)
-    if widen:
-        _widen(parts, chunks, order, left, reason)
+    _pick(parts, chunks, sums, budget - parts.n_mandatory, neighbours, widen, reason)
     return _selection(parts, scores, reason, budget)
 
 
@@ -192,30 +187,34 @@ def _refuse_budget(parts: PromptParts, budget: int, means: NDArray[np.float64]) 
     return None
 
 
-def _widen(
+def _pick(
     parts: PromptParts,
     chunks: NDArray[np.int32],
-    order: NDArray[np.int64],
-    left: int,
+    sums: NDArray[np.float64],
+    n_left: int,
+    neighbours: bool,
+    widen: bool,
     reason: NDArray[np.uint8],
 ) -> None:
-    """Spend the tokens that are left on the ends of words, then of sentences and lines."""
-    if left <= 0 or parts.spans is None:
-        return
-    ranks = np.empty(order.size, np.int64)
-    ranks[order] = np.arange(order.size)
-    rank = np.full(parts.n, -1, np.int64)
-    rank[parts.is_document] = np.repeat(ranks, chunks[:, 1] - chunks[:, 0])
-    start, stop, best = np.empty((3, parts.n), np.int64)
-    for borders, most in (
-        (word_borders(parts.spans), _WORD_MOST),
-        (sentence_borders(parts.spans), _SENTENCE_MOST),
-    ):
-        n_runs = find_runs(reason, rank, start, stop, best)
-        turns = np.argsort(best[:n_runs], kind="stable")
-        left = widen_runs(
-            start, stop, turns, borders.view(np.uint8), most, left, int(Reason.WIDENED), reason
-        )
+    """Spend ``n_left`` tokens on chunks with these sums of scores, and on what completes them."""
+    worth = np.empty_like(sums)
+    weigh_chunks(sums, chunks, NEIGHBOUR_SHARE if neighbours else 0.0, worth)
+    order = np.argsort(-worth, kind="stable")
+    why = np.where(worth > sums, Reason.NEIGHBOUR, Reason.PICKED).astype(np.uint8)
+    sentences = words = np.empty(0, np.bool_)
+    if widen and parts.spans is not None:
+        sentences, words = sentence_borders(parts.spans), word_borders(parts.spans)
+    keep_chunks(
+        chunks,
+        order[worth[order] != 0],
+        why,
+        sentences.view(np.uint8),
+        words.view(np.uint8),
+        (_SENTENCE_MOST, _WORD_MOST),
+        int(Reason.WIDENED),
+        n_left,
+        reason,
+    )
 
 
 def word_borders(spans: TokenSpans) -> NDArray[np.bool_]:

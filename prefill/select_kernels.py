@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+NEIGHBOUR_SHARE = 0.5  # of a chunk's score that its right neighbour has, at least
+
 
 @njit(cache=True, nogil=True)
 def sum_chunks(values, chunks, sums):
@@ -19,81 +21,96 @@ def sum_chunks(values, chunks, sums):
         sums[chunk] = total
 
 
+@njit(cache=True, nogil=True)
+def weigh_chunks(sums, chunks, share, worth):
+    """Fill worth (float64 [n_chunks]): a chunk's sum, or a share of its left neighbour's, if more.
+
+    sums float64 [n_chunks]; chunks int32 [n_chunks, 2], ascending.
+    """
+    for chunk in range(sums.size):
+        worth[chunk] = sums[chunk]
+        if chunk > 0 and chunks[chunk - 1, 1] == chunks[chunk, 0]:
+            inherited = share * sums[chunk - 1]
+            if inherited > 0:
+                worth[chunk] = max(worth[chunk], inherited)
+
+
 @njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-def _keep(start, stop, why, n_left, reason):
-    """Keep tokens start to stop if there is room for all; returns what room is left."""
-    if stop - start > n_left:
-        return n_left
+def _n_missing(start, stop, reason):
+    """How many of the tokens start to stop are not kept."""
+    missing = 0
     for at in range(start, stop):
-        reason[at] = why
-    return n_left - (stop - start)
+        missing += reason[at] == 0
+    return missing
+
+
+@njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def _keep(start, stop, why, reason):
+    """Keep the tokens start to stop."""
+    for at in range(start, stop):
+        if reason[at] == 0:
+            reason[at] = why
+
+
+@njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def _n_right(stop, is_border, most, n_left, reason):
+    """How many tokens from a place on lie before a border; -1: none is near, or they do not fit."""
+    n = 0
+    while stop + n < reason.size and reason[stop + n] == 0 and is_border[stop + n] == 0:
+        n += 1
+        if n > min(most, n_left):
+            return -1
+    return n
+
+
+@njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def _n_left_of(start, is_border, most, n_left, reason):
+    """How many tokens before a place lie behind a border; -1: none is near, or they do not fit."""
+    n = 0
+    while start - n > 0 and reason[start - n - 1] == 0 and is_border[start - n] == 0:
+        n += 1
+        if n > min(most, n_left):
+            return -1
+    return n
+
+
+@njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+def _widen(start, stop, sentences, words, most, why, n_left, reason):
+    """Keep what is between a chunk and the ends of its sentence, or of its word; returns the room.
+
+    First on its right, then on its left. What is kept already is as good as a border.
+    """
+    n = _n_right(stop, sentences, most[0], n_left, reason)
+    if n < 0:
+        n = max(0, _n_right(stop, words, most[1], n_left, reason))
+    _keep(stop, stop + n, why, reason)
+    n_left -= n
+    n = _n_left_of(start, sentences, most[0], n_left, reason)
+    if n < 0:
+        n = max(0, _n_left_of(start, words, most[1], n_left, reason))
+    _keep(start - n, start, why, reason)
+    return n_left - n
 
 
 @njit(cache=True, nogil=True)
-def pick_chunks(chunks, order, n_left, picked, neighbour, reason):
-    """Keep chunks, the best first, each with its right neighbour, while there is room.
+def keep_chunks(chunks, order, why, sentences, words, most, widened, n_left, reason):
+    """Keep chunks, the best first, each to the ends of its sentence, while there is room.
 
-    chunks int32 [n_chunks, 2], ascending; order int64 [n_chunks], best first; picked and neighbour
-    are the reasons to note, neighbour 0: take none. A chunk that is kept as a neighbour and comes
-    up itself has its own neighbour kept too. Returns what room is left.
+    chunks int32 [n_chunks, 2]; order int64 [at most n_chunks], best first; why uint8 [n_chunks]:
+    the reason to note; sentences and words uint8 [n + 1]: whether one may end before a token, [0]:
+    nothing is widened; most (int, int): tokens to add on a side for a sentence's end, and for
+    a word's; widened: the reason to note for these. Returns what room is left.
     """
     for rank in range(order.size):
         if n_left <= 0:
             break
         chunk = order[rank]
         start, stop = chunks[chunk, 0], chunks[chunk, 1]
-        if reason[start] == 0:
-            n_left = _keep(start, stop, picked, n_left, reason)
-            if reason[start] == 0:
-                continue
-        follows = chunk + 1 < chunks.shape[0] and chunks[chunk + 1, 0] == stop
-        if neighbour > 0 and follows and reason[stop] == 0:
-            n_left = _keep(stop, chunks[chunk + 1, 1], neighbour, n_left, reason)
-    return n_left
-
-
-@njit(cache=True, nogil=True)
-def find_runs(reason, rank, start, stop, best):
-    """Find the runs of kept tokens among those that may be dropped.
-
-    rank int64 [n]: of the chunk that a token is in, -1 outside the document; start, stop and best
-    int64 [n]: out, the best rank in each run. Returns how many runs there are.
-    """
-    n_runs = 0
-    for at in range(reason.size):
-        if reason[at] == 0 or rank[at] < 0:
+        missing = _n_missing(start, stop, reason)
+        if missing > n_left:
             continue
-        if n_runs > 0 and stop[n_runs - 1] == at:
-            stop[n_runs - 1] = at + 1
-            best[n_runs - 1] = min(best[n_runs - 1], rank[at])
-        else:
-            start[n_runs] = at
-            stop[n_runs] = at + 1
-            best[n_runs] = rank[at]
-            n_runs += 1
-    return n_runs
-
-
-@njit(cache=True, nogil=True)
-def widen_runs(start, stop, order, is_border, most, n_left, why, reason):
-    """Widen runs to borders on their right, then on their left, where there is room for it.
-
-    start, stop int64 [n_runs]; order int64 [n_runs], whose turn it is; is_border uint8 [n + 1]:
-    whether a sentence, line or word may end before a token; most: tokens to add on a side. What
-    is kept already is as good as a border. Returns what room is left.
-    """
-    for turn in range(order.size):
-        if n_left <= 0:
-            break
-        first, end = start[order[turn]], stop[order[turn]]
-        at = end
-        while at - end < most and at < reason.size and reason[at] == 0 and is_border[at] == 0:
-            at += 1
-        if at == reason.size or reason[at] != 0 or is_border[at] != 0:
-            n_left = _keep(end, at, why, n_left, reason)
-        at = first
-        while first - at < most and at > 0 and reason[at - 1] == 0 and is_border[at] == 0:
-            at -= 1
-        if at == 0 or reason[at - 1] != 0 or is_border[at] != 0:
-            n_left = _keep(at, first, why, n_left, reason)
+        _keep(start, stop, why[chunk], reason)
+        n_left -= missing
+        if sentences.size > 0:
+            n_left = _widen(start, stop, sentences, words, most, widened, n_left, reason)
     return n_left

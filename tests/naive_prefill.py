@@ -39,66 +39,50 @@ def overlap(words: Sequence[str], asked: Sequence[str], parts: list[list[int]]) 
 
 
 def pick(
-    n: int, document: Sequence[Span], values: Sequence[float], budget: int, size: int, near: bool
+    n: int,
+    document: Sequence[Span],
+    values: Sequence[float],
+    budget: int,
+    size: int,
+    share: float,
+    borders: Sequence[tuple[Sequence[bool], int]],
 ) -> dict[int, str]:
-    """Why each kept token is kept, before any widening."""
+    """Why each kept token is kept; ``borders`` and how far they may be, the better ones first."""
     reasons = {t: "MANDATORY" for t in range(n) if not any(a <= t < b for a, b in document)}
     parts = chunks(document, size)
+    sums = [sum((float(values[token]) for token in part), 0.0) for part in parts]
     scored = []
-    for index, part in enumerate(parts):
-        total = 0.0
-        for token in part:
-            total += values[token]
-        scored.append((-total, index))
-    for score, index in sorted(scored):
-        part = parts[index]
-        if score == 0:
+    for index, own in enumerate(sums):
+        has_left = index > 0 and parts[index - 1][-1] + 1 == parts[index][0]
+        inherited = share * sums[index - 1] if has_left and sums[index - 1] > 0 else own
+        scored.append((-max(own, inherited), index, "NEIGHBOUR" if inherited > own else "PICKED"))
+    for score, index, why in sorted(scored):
+        new = [token for token in parts[index] if token not in reasons]
+        if score == 0 or len(reasons) == budget or len(reasons) + len(new) > budget:
             continue
-        if part[0] not in reasons and len(reasons) + len(part) > budget:
-            continue
-        reasons.update((token, "PICKED") for token in part if token not in reasons)
-        if not near or index + 1 == len(parts) or parts[index + 1][0] != part[-1] + 1:
-            continue
-        right = [token for token in parts[index + 1] if token not in reasons]
-        if len(reasons) + len(right) <= budget:
-            reasons.update((token, "NEIGHBOUR") for token in right)
+        reasons.update((token, why) for token in new)
+        widen(reasons, n, parts[index], budget, borders)
     return reasons
 
 
 def widen(
     reasons: dict[int, str],
     n: int,
-    document: Sequence[Span],
-    values: Sequence[float],
+    part: Sequence[int],
     budget: int,
-    size: int,
-    borders: Sequence[bool],
-    most: int,
+    borders: Sequence[tuple[Sequence[bool], int]],
 ) -> None:
-    """Let each run of the document grow to a border on its right, then on its left."""
-    parts = chunks(document, size)
-    order = sorted(range(len(parts)), key=lambda i: (-sum(values[t] for t in parts[i]), i))
-    rank = {token: order.index(i) for i, part in enumerate(parts) for token in part}
-    kept = sorted(token for token in reasons if token in rank)
-    runs: list[list[int]] = []
-    for token in kept:
-        if runs and runs[-1][-1] == token - 1:
-            runs[-1].append(token)
-        else:
-            runs.append([token])
-    for run in sorted(runs, key=lambda run: min(rank[token] for token in run)):
-        for step, edge in ((1, run[-1] + 1), (-1, run[0])):
+    """Keep what is between a chunk and the first borders that are near enough, right then left."""
+    for step in (1, -1):
+        for ends, most in borders:
             new: list[int] = []
-            at = edge
-            while (
-                not (borders[at] or (at if step > 0 else at - 1) in reasons or at in (0, n))
-                and len(new) < most
-            ):
+            at = part[-1] + 1 if step > 0 else part[0]
+            while not (at in (0, n) or ends[at] or (at if step > 0 else at - 1) in reasons):
                 new.append(at if step > 0 else at - 1)
                 at += step
-            ends = borders[at] or (at if step > 0 else at - 1) in reasons or at in (0, n)
-            if ends and len(reasons) + len(new) <= budget:
+            if len(new) <= most and len(reasons) + len(new) <= budget:
                 reasons.update((token, "WIDENED") for token in new)
+                break
 
 
 def sentence_ends(text: str) -> set[int]:

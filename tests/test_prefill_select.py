@@ -97,15 +97,13 @@ def expected(
     # With room for all, all is kept, whatever it scores.
     values = [float(value) if budget < parts.n else 1.0 for value in scores.values]
     spans = list(zip(parts.spans.start.tolist(), parts.spans.stop.tolist(), strict=True))
-    result = naive.pick(parts.n, parts.document, values, budget, 32, neighbours)
-    if widen and len(result) < budget:
-        text = parts.spans.text
-        for borders, most in (
-            (naive.word_borders(text, spans), 8),
-            (naive.sentence_borders(text.decode(), spans), 32),
-        ):
-            naive.widen(result, parts.n, parts.document, values, budget, 32, borders, most)
-    return result
+    text = parts.spans.text
+    borders = [
+        (naive.sentence_borders(text.decode(), spans), 32),
+        (naive.word_borders(text, spans), 8),
+    ]
+    share = 0.5 if neighbours else 0.0
+    return naive.pick(parts.n, parts.document, values, budget, 32, share, borders if widen else [])
 
 
 @pytest.mark.parametrize("n_document", EDGES)
@@ -203,6 +201,20 @@ def test_chunks_that_score_nothing_are_not_taken() -> None:
     assert reasons_of(below)[3 + 32 * 20] == "PICKED"
 
 
+def test_a_sentence_is_whole_before_the_next_is_picked() -> None:
+    """A larger budget that keeps less of the best: its rest waits until the others are picked."""
+    words = ([" A"] + [" b"] * 46 + ["."]) * 60  # 48 tokens a sentence, cut by every chunk
+    ends = np.cumsum([len(word) for word in words])
+    spans = TokenSpans("".join(words).encode(), ends - [len(word) for word in words], ends)
+    n = len(words)
+    parts = PromptParts(np.zeros(n, np.int32), (n - 1, n), ((0, n - 1),), spans)
+    values = np.random.default_rng(3).random(n)
+    values[32 * 20 + 20] = 99.0  # sentence 13 begins in the middle of chunk 19
+    for keep in (0.03, 0.05, 0.1, 0.11, 0.12, 0.2, 0.3):
+        found = chosen(parts, scores_of(values), keep=keep)
+        assert np.isin(np.arange(48 * 13, 48 * 14), found.kept).all()
+
+
 @pytest.mark.parametrize("n_tokens", [2, 20, 32])
 def test_needle_across_a_border_is_whole(n_tokens: int) -> None:
     """What is sought lies on both sides of a chunk's end, and its second half is lost."""
@@ -222,14 +234,14 @@ def test_needle_across_a_border_is_whole(n_tokens: int) -> None:
 
 
 def test_a_neighbour_that_is_picked_has_a_neighbour_too() -> None:
-    """A chunk that came along as a neighbour, and is forgotten as one that was sought."""
+    """A chunk that is worth as much by its neighbour as by itself, and hands nothing on."""
     parts = parts_of(4000)
     values = np.zeros(parts.n)
     values[[3 + 32 * 50, 3 + 32 * 51]] = [2.0, 1.0]
     found = chosen(parts, scores_of(values), widen=False)
     reasons = reasons_of(found)
     at = [reasons.get(3 + 32 * chunk) for chunk in (49, 50, 51, 52, 53)]
-    assert at == [None, "PICKED", "NEIGHBOUR", "NEIGHBOUR", None]
+    assert at == [None, "PICKED", "PICKED", "NEIGHBOUR", None]
 
 
 def test_all_is_kept() -> None:
