@@ -1,4 +1,4 @@
-"""A trained MTP head as a GGUF file of its own, as mtp/head_file.py reads it."""
+"""A trained MTP head as a GGUF file of its own, as mtp/head_file.py reads it, and back again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+from draftsmith.engine.dequant import dequantise
+from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf_tensors import open_tensors
+from draftsmith.mtp.head_file import D2T
 from mtp_batches import Target
 from mtp_model import Head
 
@@ -15,7 +19,11 @@ NEXTN = ("enorm", "hnorm", "feature_norm", "eh_proj", "eh_proj_first", "shared_h
 
 
 def write_head(path: Path, head: Head, d2t: torch.Tensor, target: Target) -> None:
-    """Write matrices as Q8_0, vectors as F32, and what a reader has to know of the target."""
+    """Write matrices as Q8_0, vectors as F32, and what a reader has to know of the target.
+
+    The output matrix's rows are written too, in Q4_1: half the bytes of the target's own, which
+    are what a draft reads most of, and no draft the worse for it.
+    """
     p = target.params
     arch = p.architecture
     part = path.with_suffix(".part")
@@ -36,16 +44,37 @@ def write_head(path: Path, head: Head, d2t: torch.Tensor, target: Target) -> Non
         writer.add_array(f"{arch}.nextn.feature_layers", [int(i) for i in target.sizes.features])
     writer.add_string("draftsmith.target.fingerprint", target.tokenizer.fingerprint.hex())
     for name, parameter in head.state_dict().items():
-        full = f"blk.{p.n_layers}.{'nextn.' if name in NEXTN else ''}{name}.weight"
+        full = tensor_name(name, p.n_layers)
         numbers = parameter.numpy().astype(np.float32)
         if numbers.ndim == 2:
             kind = gguf.GGMLQuantizationType.Q8_0
             writer.add_tensor(full, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
         else:
             writer.add_tensor(full, numbers)
-    writer.add_tensor("nextn.d2t", d2t.numpy().astype(np.int32))
+    kind = gguf.GGMLQuantizationType.Q4_1
+    rows = gguf.quants.quantize(target.output[d2t].numpy(), kind)
+    writer.add_tensor(f"blk.{p.n_layers}.nextn.shared_head_head.weight", rows, raw_dtype=kind)
+    writer.add_tensor(D2T, d2t.numpy().astype(np.int32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     os.replace(part, path)
+
+
+def read_head(path: Path, target: Target) -> tuple[Head, torch.Tensor]:
+    """The head that ``write_head`` wrote for the same target, and its draft vocabulary."""
+    tensors = open_tensors(path, read_metadata(path))
+    head = Head(target.sizes)
+    with torch.no_grad():
+        for name, parameter in head.named_parameters():
+            tensor = tensors[tensor_name(name, target.params.n_layers)]
+            numbers = dequantise(tensor.type, np.array(tensor.data))
+            parameter.copy_(torch.from_numpy(numbers).view_as(parameter))
+    d2t = np.array(tensors[D2T].data).view(np.int32).ravel()
+    return head, torch.from_numpy(d2t.astype(np.int64))
+
+
+def tensor_name(name: str, block: int) -> str:
+    """What a number of ``Head`` is called in a file."""
+    return f"blk.{block}.{'nextn.' if name in NEXTN else ''}{name}.weight"

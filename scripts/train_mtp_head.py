@@ -56,6 +56,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=100, help="steps between checks")
     parser.add_argument("--resume-stable", action="store_true")
+    parser.add_argument(
+        "--start", type=Path, help="a head.gguf to begin with, for more data; not its optimisers"
+    )
     parser.add_argument("--export", action="store_true", help="write the head as it is, and stop")
     parser.add_argument("-t", "--threads", type=int, default=0)
     return parser.parse_args()
@@ -88,7 +91,9 @@ class Training:
         self.head = Head(self.target.sizes)
         self.step = self.visits = 0
         saved = torch.load(state, weights_only=True) if state.exists() else None
-        if saved is None:
+        if saved is None and chosen.start is not None:
+            self.head, self.d2t = mtp_export.read_head(chosen.start, self.target)
+        elif saved is None:
             self.head = start_head(self.target, self.shards)
             self.d2t = most_frequent(self.shards.learnt_tokens(), chosen.vocabulary)
         else:

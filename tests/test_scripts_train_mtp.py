@@ -119,6 +119,11 @@ def test_training_lowers_the_loss_and_writes_a_head(
     tokens = np.load(data / "000-0000" / "tokens.npy")[0, :40]
     assert_drafts(model, drafter, tokens)
     model.close()
+    again = ("--steps", 10, "--start", path, "-o", tmp_path / "more")
+    run("train_mtp_head.py", *args, *again)
+    with (tmp_path / "more" / "curve.csv").open(newline="") as file:
+        (begun,) = csv.DictReader(file)
+    assert float(begun["held_loss1"]) < float(rows[2]["held_loss1"])
 
 
 def assert_drafts(model: Model, drafter: MtpDrafter, tokens: np.ndarray) -> None:
