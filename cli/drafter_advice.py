@@ -48,7 +48,7 @@ def advise(rows: Sequence[Row], curve: StepCurve, paths: Paths, out: Output) -> 
     works = [row.work for row in rows if row.work is not None]
     speeds = Speeds(works, curve)
     choice = speeds.choose()
-    on_server = [i for i, row in enumerate(rows) if row.spec.upstream_exact]
+    on_server = [i for i, row in enumerate(rows) if row.spec.is_of_server]
     predicted = _predictions(speeds, works)
     record = _choice_keys(choice, rows, predicted, paths)
     lines = _lines(choice, rows, record, speeds)

@@ -294,8 +294,9 @@ def _draw_panel(axes: Axes, panel: Panel, styles: Sequence[str]) -> None:
             markerfacecolor=colour if series.form_of is None else "none",
             linestyle=_DASHES[style % len(_DASHES)] if series.is_line else "none",
             linewidth=1.5,
+            elinewidth=1.5 if series.is_line else 0.5,  # many dots hide behind thick bars
             markersize=5,
-            capsize=3,
+            capsize=3 if series.is_line else 0,
         )
     if panel.level is not None:
         axes.axhline(panel.level, color=_UNNAMED, linewidth=0.8, linestyle=":")

@@ -68,8 +68,7 @@ def server_line(
             words += ["-lcs", static] if static is not None else []
             words += ["-lcd", dynamic] if dynamic is not None else []
             remarks += [_not_readable(path) for path in (static, dynamic) if _is_native(path)]
-    exact = spec.upstream_exact and all(one.kind.has_exact for one in spec.names)
-    return ServerLine(join(words), exact, tuple(remarks), _elsewhere(spec.names))
+    return ServerLine(join(words), spec.is_of_server, tuple(remarks), _elsewhere(spec.names))
 
 
 def _nearest(setting: Setting) -> Setting:

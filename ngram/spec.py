@@ -228,6 +228,11 @@ class DrafterSpec:
         """Whether any of its drafters has a form of llama.cpp's."""
         return any(setting.kind.has_exact for setting in self.names)
 
+    @property
+    def is_of_server(self) -> bool:
+        """Whether llama-server itself drafts so, token for token."""
+        return self.upstream_exact and all(setting.kind.has_exact for setting in self.names)
+
     def repaired(self) -> DrafterSpec:
         """Return the same with what is repaired of llama.cpp's flaws."""
         return replace(self, upstream_exact=False)

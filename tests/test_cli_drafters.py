@@ -301,6 +301,17 @@ def test_the_best_that_llama_server_has_is_named_as_well() -> None:
     assert json.loads(json.dumps(advice.record)) == advice.record
 
 
+def test_a_combination_with_what_it_lacks_is_not_llama_servers() -> None:
+    """A command line said to be llama-server's own, for a drafter that only the replay has."""
+    rows = [
+        row_of("ngram-cache", [{2: 10}] * 20, [9] * 20, True),
+        row_of("ngram-mod+suffix", [{4: 10}] * 20, [29] * 20, True),
+    ]
+    advice = advise(rows, parse_curve(CURVE), Paths("m.gguf", None, None), Output())
+    assert advice.record["best"]["drafter"] == "ngram-mod+suffix"
+    assert advice.record["best_of_server"]["best"]["drafter"] == "ngram-cache"
+
+
 def test_few_conversations_are_said_to_be_few(capsys: pytest.CaptureFixture[str]) -> None:
     """100 % sure after two conversations, without a word."""
     for n, said in ((1, False), (2, True), (10, False)):
