@@ -30,6 +30,9 @@ from .errors import (
 MAGIC = b"GGUF"
 KNOWN_VERSIONS = (2, 3)
 
+# Where a file that goes with a model says which: the fingerprint of its vocabulary, in hex.
+TARGET_FINGERPRINT = "draftsmith.target.fingerprint"
+
 # Value types, by their number in the file.
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 

@@ -19,11 +19,10 @@ from ..engine.errors import (
     ModelUnsupported,
     UsageError,
 )
-from ..engine.gguf_file import GgufMetadata, read_metadata
+from ..engine.gguf_file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
 from ..engine.gguf_tensors import Tensor, TensorType, open_tensors
 from ..engine.hparams import MAX_LAYERS, ModelParams
 
-FINGERPRINT = "draftsmith.target.fingerprint"
 D2T = "nextn.d2t"
 
 
@@ -161,7 +160,7 @@ class _Checks:
             found = self.metadata.values.get(name, number)
             if not np.array_equal(np.unique(np.asarray(found)), [number]):
                 raise self._other_model(f"'{name}' is {str(found)[:64]}, expected {number}")
-        text = self.metadata.text(FINGERPRINT)
+        text = self.metadata.text(TARGET_FINGERPRINT)
         if text is not None and text != fingerprint:
             raise self._other_model(
                 f"its vocabulary is {text[:12]!r}..., expected {fingerprint[:12]!r}..."

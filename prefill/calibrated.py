@@ -7,7 +7,7 @@ calibration wrote lie beside the fetched models, and go before those that come w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,33 @@ FOLDER = Path(__file__).with_name("calibration")
 _REDUCES: tuple[Reduce, ...] = ("max", "mean")
 
 
+class ForModel:
+    """What is known of a model, whatever its quantisation.
+
+    Attributes
+    ----------
+    vocabulary : fingerprint of its tokenizer, lower-case hex
+    n_layers, n_embd : its size
+    """
+
+    vocabulary: str
+    n_layers: int
+    n_embd: int
+
+    def fits(self, fingerprint: str, params: ModelParams) -> bool:
+        """Whether it is for a model of this vocabulary (hex) and size."""
+        found = (self.vocabulary, self.n_layers, self.n_embd)
+        return found == (fingerprint, params.n_layers, params.n_embd)
+
+
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(ForModel):
     """Heads of a model to look at.
 
     Attributes
     ----------
     model : its name
-    vocabulary : fingerprint of its tokenizer, lower-case hex
-    n_layers, n_embd : its size
+    vocabulary, n_layers, n_embd : see ``ForModel``
     heads : one or more
     window, n_sink : tokens that a token of the document sees, as they were found with
     path : of the file
@@ -50,11 +68,6 @@ class Calibration:
     def rule(self, blocks: BlockRule | None = None) -> AttentionRule:
         """How to score with them: in a window, or in blocks."""
         return AttentionRule(self.heads, window=self.window, n_sink=self.n_sink, blocks=blocks)
-
-    def fits(self, fingerprint: str, params: ModelParams) -> bool:
-        """Whether it is for a model of this vocabulary (hex) and size."""
-        found = (self.vocabulary, self.n_layers, self.n_embd)
-        return found == (fingerprint, params.n_layers, params.n_embd)
 
 
 def own_folder() -> Path:
@@ -76,12 +89,17 @@ def find_calibration(
     ------
     InputUnreadable, InputMalformed : a file in one of them
     """
-    for folder in (own_folder(), FOLDER) if folders is None else folders:
-        for path in sorted(folder.glob("*.json")):
-            found = read_calibration(path)
-            if found.fits(fingerprint, params):
-                return found
+    for path in files_in(folders, "*.json"):
+        found = read_calibration(path)
+        if found.fits(fingerprint, params):
+            return found
     return None
+
+
+def files_in(folders: Iterable[Path] | None, pattern: str) -> Iterator[Path]:
+    """The files of some folders; None: the user's calibrations, then the package's."""
+    for folder in (own_folder(), FOLDER) if folders is None else folders:
+        yield from sorted(folder.glob(pattern))
 
 
 def read_calibration(path: Path | str) -> Calibration:

@@ -21,13 +21,12 @@ from ..engine.errors import (
     ModelUnsupported,
     UsageError,
 )
-from ..engine.gguf_file import GgufMetadata, read_metadata
+from ..engine.gguf_file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
 from ..engine.gguf_tensors import Tensor, TensorType, open_tensors
 from ..engine.hparams import ModelParams
-from .calibrated import FOLDER, own_folder
+from .calibrated import ForModel, files_in
 
 ARCHITECTURE = "draftsmith-scorer"
-FINGERPRINT = "draftsmith.target.fingerprint"
 PREFIX = "draftsmith.scorer."
 MAX_RANK, MAX_BLOCK = 4096, 1024
 
@@ -55,15 +54,14 @@ class Linear:
 
 
 @dataclass(frozen=True, eq=False)
-class Projection:
+class Projection(ForModel):
     """How states become scores.
 
     Attributes
     ----------
     path : of the file
     model : name of that which it is for
-    vocabulary : fingerprint of its tokenizer, lower-case hex
-    n_layers, n_embd : its size
+    vocabulary, n_layers, n_embd : see ``ForModel``
     document_layers, question_layers : whose inputs go in, ascending
     window, n_sink : tokens that a token of the document sees, itself included; first ones besides
     block : tokens of the document of which the nearest counts
@@ -95,11 +93,6 @@ class Projection:
     def is_embedded(self) -> bool:
         """Whether no layer has to run for a document."""
         return self.document_layers == (0,)
-
-    def fits(self, fingerprint: str, params: ModelParams) -> bool:
-        """Whether it is for a model of this vocabulary (hex) and size."""
-        found = (self.vocabulary, self.n_layers, self.n_embd)
-        return found == (fingerprint, params.n_layers, params.n_embd)
 
     def keys(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
         """Directions of tokens of the document, float32 [n, rank]."""
@@ -148,11 +141,10 @@ def find_projection(
     ------
     InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported, UsageError : a file in one
     """
-    for folder in (own_folder(), FOLDER) if folders is None else folders:
-        for path in sorted(folder.glob("*.gguf")):
-            found = read_projection(path)
-            if found.fits(fingerprint, params) and found.is_embedded is embedded:
-                return found
+    for path in files_in(folders, "*.gguf"):
+        found = read_projection(path)
+        if found.fits(fingerprint, params) and found.is_embedded is embedded:
+            return found
     return None
 
 
@@ -187,9 +179,9 @@ class _Reading:
         n_in = [n_embd * len(some) for some in layers]
         document = self._linear("document", n_in[0], None)
         rank = len(document.bias)
-        vocabulary = self._metadata.text(FINGERPRINT)
+        vocabulary = self._metadata.text(TARGET_FINGERPRINT)
         if vocabulary is None:
-            raise self._damaged(f"'{FINGERPRINT}' is missing")
+            raise self._damaged(f"'{TARGET_FINGERPRINT}' is missing")
         return Projection(
             path=self._metadata.path,
             model=self._metadata.text("general.name") or self._metadata.path.stem,

@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import torch
 from draftsmith.engine.dequant import dequantise
-from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf_file import TARGET_FINGERPRINT, read_metadata
 from draftsmith.engine.gguf_tensors import open_tensors
 from draftsmith.mtp.head_file import D2T
 from mtp_batches import Target
@@ -42,7 +42,7 @@ def write_head(path: Path, head: Head, d2t: torch.Tensor, target: Target) -> Non
     writer.add_rope_dimension_count(p.rope.n_rot)
     if target.sizes.features:
         writer.add_array(f"{arch}.nextn.feature_layers", [int(i) for i in target.sizes.features])
-    writer.add_string("draftsmith.target.fingerprint", target.tokenizer.fingerprint.hex())
+    writer.add_string(TARGET_FINGERPRINT, target.tokenizer.fingerprint.hex())
     for name, parameter in head.state_dict().items():
         full = tensor_name(name, p.n_layers)
         numbers = parameter.numpy().astype(np.float32)

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from draftsmith.engine.chat import ChatTemplate
 from draftsmith.engine.errors import ChatTemplateUnusable
-from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf_file import TARGET_FINGERPRINT, read_metadata
 from draftsmith.engine.hparams import ModelParams
 from draftsmith.engine.model import load_model
 from draftsmith.engine.models import resolve_model
@@ -36,7 +36,7 @@ from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill.calibrate import KEEPS, KINDS
 from draftsmith.prefill.calibrate_kernels import count_kept
 from draftsmith.prefill.niah import Haystack, bundled_text
-from draftsmith.prefill.projection import ARCHITECTURE, FINGERPRINT, PREFIX
+from draftsmith.prefill.projection import ARCHITECTURE, PREFIX
 from draftsmith.prefill.prompt_parts import CHUNK
 from scorer_data import Collector, Sight, collect
 from scorer_model import Example, Net, loss_of, read_example
@@ -192,7 +192,7 @@ def write(chosen: argparse.Namespace, net: Net, params: ModelParams, tokenizer: 
     writer = gguf.GGUFWriter(part, ARCHITECTURE)
     writer.add_name(resolve_model(chosen.model).stem)
     writer.add_license("apache-2.0")
-    writer.add_string(FINGERPRINT, tokenizer.fingerprint.hex())
+    writer.add_string(TARGET_FINGERPRINT, tokenizer.fingerprint.hex())
     for key, number in (
         ("n_layers", params.n_layers), ("n_embd", params.n_embd), ("window", chosen.window),
         ("n_sink", Sight((0,), (0,)).n_sink), ("block", chosen.block), ("reach", chosen.reach),
