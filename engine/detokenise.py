@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .bpe import ALPHABET
-from .vocabulary import HIDDEN, SPECIAL, Attribute, Vocabulary
+from .vocabulary import ESCAPED_SPACE, HIDDEN, SPECIAL, Attribute, Vocabulary
 
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
-_ESCAPED_SPACE = "\u2581".encode()
 _BYTE_OF_CHARACTER = {chr(code_point): bytes([byte]) for byte, code_point in enumerate(ALPHABET)}
 _HEX = re.compile(rb"[0-9A-Fa-f]{0,2}")
 
@@ -47,7 +46,7 @@ def token_piece(vocabulary: Vocabulary, token: int, *, special: bool = True) -> 
 def _spelled(vocabulary: Vocabulary, text: bytes) -> bytes:
     """What the text of a normal token stands for."""
     if vocabulary.pre is None:
-        return text.replace(_ESCAPED_SPACE, b" ")
+        return text.replace(ESCAPED_SPACE, b" ")
     characters = text.decode("utf-8", "replace")
     return b"".join(_BYTE_OF_CHARACTER.get(c, c.encode()) for c in characters)
 

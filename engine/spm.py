@@ -13,9 +13,7 @@ from .piece_kernels import MergeRules, fill_token_slots
 from .pretokenizers import Fragments
 from .special_tokens import Fragment
 from .spm_kernels import fill_joined_pairs, last_unjoined, split_spm
-from .vocabulary import Vocabulary
-
-_SPACE, _ESCAPED_SPACE = b" ", "\u2581".encode()
+from .vocabulary import ESCAPED_SPACE, Vocabulary
 
 
 def spm_rules(vocabulary: Vocabulary) -> MergeRules:
@@ -110,9 +108,9 @@ def escape_spaces(
             escaped.append((at, at, token))
             is_prefixed = prefix_others
             continue
-        text = data[start:stop].replace(_SPACE, _ESCAPED_SPACE)
+        text = data[start:stop].replace(b" ", ESCAPED_SPACE)
         if is_prefixed:
-            text = _ESCAPED_SPACE + text
+            text = ESCAPED_SPACE + text
         is_prefixed = False
         parts.append(text)
         escaped.append((at, at + len(text), -1))

@@ -19,6 +19,7 @@ from .gguf_file import GgufMetadata, GgufStrings
 from .pretokenizers import PRE_TOKENIZERS, PreTokenizer
 
 KNOWN_MODELS = ("gpt2", "llama")
+ESCAPED_SPACE = "\u2581".encode()  # what SPM vocabularies write for a space
 # Real ones have a few: each costs some thirty times its bytes in the file, for it gets a name.
 MAX_EMPTY_TOKENS = 1 << 16
 

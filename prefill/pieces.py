@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ..engine.bpe import ALPHABET
 from ..engine.detokenise import token_piece
-from ..engine.vocabulary import Attribute, Vocabulary
+from ..engine.vocabulary import ESCAPED_SPACE, Attribute, Vocabulary
 
 _NORMAL = int(Attribute.NORMAL)
-_ESCAPED_SPACE = "\u2581".encode()
 
 # Character of a byte-level token to the one with the byte's number, which Latin-1 encodes as that
 # byte. Characters that stand for no byte become one that it cannot encode.
@@ -42,7 +41,7 @@ class Pieces:
             return token_piece(self._vocabulary, token)
         text = self._vocabulary.tokens[token]
         if self._vocabulary.pre is None:
-            return text.replace(_ESCAPED_SPACE, b" ")
+            return text.replace(ESCAPED_SPACE, b" ")
         try:
             return text.decode().translate(_BYTE_OF).encode("latin-1")
         except UnicodeError:  # no byte-level token

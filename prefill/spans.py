@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from ..engine.bpe import ALPHABET
 from ..engine.errors import ModelUnsupported
 from ..engine.tokenizer import Tokenizer
-from ..engine.vocabulary import SPECIAL, Attribute, Vocabulary
+from ..engine.vocabulary import ESCAPED_SPACE, SPECIAL, Attribute, Vocabulary
 from .pieces import Pieces
 
 # Plain numbers: those of an enumeration take longer than all the rest of a walk.
 _SPECIAL, _PLAIN = int(SPECIAL), int(Attribute.NORMAL | Attribute.BYTE)
 _STRIP_LEFT, _STRIP_RIGHT = int(Attribute.STRIP_LEFT), int(Attribute.STRIP_RIGHT)
 
-_ESCAPED_SPACE = "\u2581".encode()
 _BLANKS = frozenset(b" \t\n\v\f\r")
 _JOINER = "\u200d"
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
@@ -177,7 +176,7 @@ class _Walk:
         self._is_spm = vocabulary.pre is None
         self._raw = text
         # To SPM a space and the character that stands for one are the same.
-        self._text = text.replace(_ESCAPED_SPACE, b" ") if self._is_spm else text
+        self._text = text.replace(ESCAPED_SPACE, b" ") if self._is_spm else text
         self._raw_of = self._raw_places()
         self._droppable = _droppable_bytes(vocabulary)
         self._pieces, self._attributes = pieces, pieces.attributes
@@ -254,7 +253,7 @@ class _Walk:
     def _piece(self, token: int) -> bytes:
         """What a token stands for; spaces are spaces in all of them."""
         if self._is_spm and not self._attributes[token] & _PLAIN:
-            return self._vocabulary.tokens[token].replace(_ESCAPED_SPACE, b" ")
+            return self._vocabulary.tokens[token].replace(ESCAPED_SPACE, b" ")
         return self._pieces[token]
 
     def _raw_places(self) -> NDArray[np.int64]:
@@ -263,8 +262,8 @@ class _Walk:
             return np.arange(len(self._text) + 1)
         widths = np.concatenate(
             [
-                np.append(np.ones(len(part), np.int64), len(_ESCAPED_SPACE))
-                for part in self._raw.split(_ESCAPED_SPACE)
+                np.append(np.ones(len(part), np.int64), len(ESCAPED_SPACE))
+                for part in self._raw.split(ESCAPED_SPACE)
             ]
         )[:-1]
         return np.concatenate(([0], np.cumsum(widths)))
