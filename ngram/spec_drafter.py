@@ -231,7 +231,8 @@ class SpecDrafter:
         since = self._n - int(self._pending[2])
         if not 0 < since < self._pending[0] or self._out[since - 1] != self._tokens[self._n - 1]:
             return False
-        return np.array_equal(self._out[:since], self._tokens[self._n - since : self._n])
+        # Lists: of a few tokens, np.array_equal takes longer than the draft.
+        return self._out[:since].tolist() == self._tokens[self._n - since : self._n].tolist()
 
     def origins(self, n: int) -> list[tuple[str, int]]:
         """(drafter, 0) of each of the last draft's first ``n`` tokens: one has drafted them all."""

@@ -37,6 +37,7 @@ from draftsmith.ngram.replay import ReplayStats, replay
 
 Figures = dict[str, list[float]]
 Row = dict[str, object]
+CALL_DRAFT = 8  # tokens that a timed call drafts at most
 DRAFTSMITH = [sys.executable, "-m", "draftsmith.cli"]
 
 
@@ -174,7 +175,7 @@ def all_calls(options: argparse.Namespace, ids: np.ndarray, n_vocab: int) -> Ite
     """Yield the row of calls from Python of each drafter that is asked for."""
 
     def ours(n_tokens: int) -> NgramDrafter:
-        return NgramDrafter(n_vocab, draft_max=8, n_tokens=n_tokens)
+        return NgramDrafter(n_vocab, draft_max=CALL_DRAFT, n_tokens=n_tokens)
 
     makers: dict[str, Callable[[int], NgramDrafter | SpecDrafter]] = {"": ours}
     for text in options.drafter:
@@ -186,7 +187,7 @@ def all_calls(options: argparse.Namespace, ids: np.ndarray, n_vocab: int) -> Ite
 
 
 def spec_drafter(n_vocab: int, spec: DrafterSpec, n_tokens: int) -> SpecDrafter:
-    return SpecDrafter(n_vocab, spec, n_tokens=n_tokens)
+    return SpecDrafter(n_vocab, spec, draft_max=CALL_DRAFT, n_tokens=n_tokens)
 
 
 def row(name: str, figures: Figures) -> Row:
