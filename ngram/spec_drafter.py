@@ -232,7 +232,8 @@ class SpecDrafter:
         if not 0 < since < self._pending[0] or self._out[since - 1] != self._tokens[self._n - 1]:
             return False
         # Lists: of a few tokens, np.array_equal takes longer than the draft.
-        return self._out[:since].tolist() == self._tokens[self._n - since : self._n].tolist()
+        said = self._tokens[self._n - since : self._n].tolist()
+        return bool(said == self._out[:since].tolist())
 
     def origins(self, n: int) -> list[tuple[str, int]]:
         """(drafter, 0) of each of the last draft's first ``n`` tokens: one has drafted them all."""
