@@ -52,6 +52,8 @@ def advise(rows: Sequence[Row], curve: StepCurve, paths: Paths, out: Output) -> 
     predicted = _predictions(speeds, works)
     record = _choice_keys(choice, rows, predicted, paths)
     lines = _lines(choice, rows, record, speeds)
+    if not on_server and record["server"] is not None:
+        lines.append("- llama-server's own drafters were not replayed: see --upstream-exact")
     record["best_of_server"] = None
     if on_server and choice.best not in (PLAIN, *on_server):
         other = speeds.choose(on_server)

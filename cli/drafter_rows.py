@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from .output import Bar, Output
+from .output import Output, WorkBar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,7 +65,7 @@ class Replaying:
         """Replay the texts with each row, in the given order."""
         rows: list[Row] = []
         with out.progress("replaying", unit="tokens") as bar:
-            work = _Work(bar, len(specs) * self.repeat * texts.tokens.size)
+            work = WorkBar(bar, len(specs) * self.repeat * texts.tokens.size)
             for first in range(0, len(specs), ROWS_AT_A_TIME):
                 some = specs[first : first + ROWS_AT_A_TIME]
                 turns = [self._replay(texts, some, work) for _ in range(self.repeat)]
@@ -73,7 +73,7 @@ class Replaying:
         return rows
 
     def _replay(
-        self, texts: ReplayTexts, specs: Sequence[DrafterSpec], work: _Work
+        self, texts: ReplayTexts, specs: Sequence[DrafterSpec], work: WorkBar
     ) -> list[SpecStats]:
         from ..ngram.spec_replay import replay_all
 
@@ -109,21 +109,3 @@ class Replaying:
 
 def _counts(run: SpecStats) -> tuple[int, int, int, int]:
     return run.rounds, run.drafts, run.drafted, run.accepted
-
-
-class _Work:
-    """How much of all rows is done, shown on a bar."""
-
-    def __init__(self, bar: Bar, total: int) -> None:
-        self._bar = bar
-        self._total = total
-        self._before = 0
-
-    def show(self, done: int, total: int) -> None:
-        """Show ``done`` tokens of one call."""
-        self._bar.update(self._before + done, self._total)
-
-    def settle(self, n_tokens: int) -> None:
-        """Go on to the next call."""
-        self._before += n_tokens
-        self.show(0, 0)

@@ -82,6 +82,29 @@ class Bar:
                 self._progress.start()  # does nothing if it has been
 
 
+class WorkBar:
+    """A bar over several calls, each of which tells how much of its own work is done.
+
+    Parameters
+    ----------
+    total : of all calls.
+    """
+
+    def __init__(self, bar: Bar, total: int) -> None:
+        self._bar = bar
+        self._total = total
+        self._before = 0
+
+    def show(self, done: int, _total: int) -> None:
+        """Show how much of a call is done."""
+        self._bar.update(self._before + done, self._total)
+
+    def settle(self, amount: int) -> None:
+        """Go on to the next call; ``amount``: all of this one."""
+        self._before += amount
+        self.show(0, 0)
+
+
 @dataclass
 class Output:
     """The sink of one command.

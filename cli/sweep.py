@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .output import Bar, Output
+from .output import Output, WorkBar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +121,7 @@ def sweep(
     each = repeat * len(draft_maxes)
     total = len(caches) * each * sum((tokens.size - 1) // n_ctx * n_ctx for n_ctx in n_ctxs)
     with out.progress("replaying", unit="tokens") as bar:
-        work = _Work(bar, total)
+        work = WorkBar(bar, total)
         for path, static, caches_ms in caches.opened():
             for n_ctx in n_ctxs:
                 for draft_max in draft_maxes:
@@ -131,21 +131,6 @@ def sweep(
     return cells
 
 
-class _Work:
-    """How much of a sweep is done, shown on a bar."""
-
-    def __init__(self, bar: Bar, total: int) -> None:
-        self._bar = bar
-        self._total = total
-        self._before = 0
-
-    def show(self, done: int, total: int) -> None:
-        """Show ``done`` of ``total`` tokens of one replay."""
-        self._bar.update(self._before + done, self._total)
-        if done == total:
-            self._before += total
-
-
 def _replays(
     tokens: np.ndarray,
     caches: Caches,
@@ -153,7 +138,7 @@ def _replays(
     n_ctx: int,
     draft_max: int,
     repeat: int,
-    work: _Work,
+    work: WorkBar,
 ) -> list[ReplayStats]:
     """Replay some times; the counts are the same each time, the times are not."""
     from ..ngram.replay import replay
@@ -169,6 +154,7 @@ def _replays(
             dynamic=caches.dynamic,
             on_progress=work.show,
         )
+        work.settle((tokens.size - 1) // n_ctx * n_ctx)
         assert not runs or (run.n_drafted, run.n_accepted, run.n_rounds) == (
             runs[0].n_drafted,
             runs[0].n_accepted,

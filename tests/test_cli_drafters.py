@@ -299,6 +299,9 @@ def test_the_best_that_llama_server_has_is_named_as_well() -> None:
     assert "- in vLLM: vllm serve" in text
     assert text.index("Best: suffix") < text.index("Of what llama-server has itself:")
     assert json.loads(json.dumps(advice.record)) == advice.record
+    assert "--upstream-exact" not in text
+    without = advise(rows[2:], parse_curve(CURVE), Paths("m.gguf", None, None), Output())
+    assert "own drafters were not replayed: see --upstream-exact" in without.lines[-1]
 
 
 def test_a_combination_with_what_it_lacks_is_not_llama_servers() -> None:
