@@ -9,9 +9,8 @@ import gguf
 import numpy as np
 import torch
 from draftsmith.engine.dequant import dequantise
-from draftsmith.engine.gguf_file import TARGET_FINGERPRINT, read_metadata
-from draftsmith.engine.gguf_tensors import open_tensors
-from draftsmith.mtp.head_file import D2T
+from draftsmith.engine.gguf_file import TARGET_FINGERPRINT
+from draftsmith.mtp.head_file import D2T, open_head_file
 from mtp_batches import Target
 from mtp_model import Head
 
@@ -21,8 +20,8 @@ NEXTN = ("enorm", "hnorm", "feature_norm", "eh_proj", "eh_proj_first", "shared_h
 def write_head(path: Path, head: Head, d2t: torch.Tensor, target: Target) -> None:
     """Write matrices as Q8_0, vectors as F32, and what a reader has to know of the target.
 
-    The output matrix's rows are written too, in Q4_1: half the bytes of the target's own, which
-    are what a draft reads most of, and no draft the worse for it.
+    The output matrix's rows are written too, in Q4_1: they are most of what a draft reads, and the
+    target's own are often of more bytes.
     """
     p = target.params
     arch = p.architecture
@@ -63,16 +62,27 @@ def write_head(path: Path, head: Head, d2t: torch.Tensor, target: Target) -> Non
 
 
 def read_head(path: Path, target: Target) -> tuple[Head, torch.Tensor]:
-    """The head that ``write_head`` wrote for the same target, and its draft vocabulary."""
-    tensors = open_tensors(path, read_metadata(path))
+    """The head that ``write_head`` wrote for the same target, and its draft vocabulary.
+
+    Raises
+    ------
+    UsageError : it is one for another model
+    SystemExit : it takes other layers' states
+    """
+    fingerprint = target.tokenizer.fingerprint.hex()
+    file = open_head_file(path, target.metadata, target.params, fingerprint)
+    if file.feature_layers != target.sizes.features:
+        raise SystemExit(
+            f"{path} takes the inputs of layers {file.feature_layers}, "
+            f"and --features are {target.sizes.features}"
+        )
     head = Head(target.sizes)
     with torch.no_grad():
         for name, parameter in head.named_parameters():
-            tensor = tensors[tensor_name(name, target.params.n_layers)]
+            tensor = file.tensors[tensor_name(name, target.params.n_layers)]
             numbers = dequantise(tensor.type, np.array(tensor.data))
             parameter.copy_(torch.from_numpy(numbers).view_as(parameter))
-    d2t = np.array(tensors[D2T].data).view(np.int32).ravel()
-    return head, torch.from_numpy(d2t.astype(np.int64))
+    return head, torch.from_numpy(file.d2t.astype(np.int64))
 
 
 def tensor_name(name: str, block: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from draftsmith.engine.errors import UsageError
 from draftsmith.engine.gguf_file import read_metadata
 from draftsmith.engine.model import Model, load_model
 from draftsmith.engine.tokenizer import load_tokenizer
@@ -94,6 +95,33 @@ def test_noise_leaves_what_is_wanted(
         seen, disturbed = getattr(clean, name), getattr(noisy, name)
         share = (disturbed - seen).square().mean().sqrt() / seen.square().mean().sqrt()
         assert 0.08 < share < 0.12
+
+
+def test_a_head_is_read_as_it_was_written(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bug: training that begins with another head, or with one that sees other layers."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(SCRIPTS)
+    names = ("mtp_batches", "mtp_export", "mtp_model")
+    batches, export, models = map(importlib.import_module, names)
+    target = batches.Target(model_path, (1, 2))
+    torch.manual_seed(1)
+    head = models.Head(target.sizes)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.normal_()
+    path, d2t = tmp_path / "head.gguf", torch.tensor([0, 3, 50])
+    export.write_head(path, head, d2t, target)
+    found, found_d2t = export.read_head(path, target)
+    assert found_d2t.tolist() == d2t.tolist()
+    for name, parameter in head.named_parameters():
+        assert (found.get_parameter(name) - parameter).abs().max() < 0.03, name
+    with pytest.raises(SystemExit, match=r"layers \(1, 2\), and --features are \(0, 2\)"):
+        export.read_head(path, batches.Target(model_path, (0, 2)))
+    other = write_model(tmp_path / "other.gguf", "llama", "Q8_0", n_layers=2)
+    with pytest.raises(UsageError, match="another model"):
+        export.read_head(path, batches.Target(other, (1, 2)))
 
 
 @pytest.mark.slow
