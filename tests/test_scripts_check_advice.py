@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import math
@@ -125,3 +126,17 @@ def test_the_table(
     assert row.startswith(f"| cats | `{SPEC}` |")
     assert total == "0 of 1 within 10 %"
     assert json.loads(last)["rows"][0]["drafter"] == SPEC
+    monkeypatch.setattr("sys.argv", ["check_advice.py", *map(str, args), "--json"])
+    script.main()
+    (alone,) = capsys.readouterr().out.splitlines()
+    assert json.loads(alone)["n_close"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("suffix:x=1", "is no key of suffix"), ("ngram-mod:n-match=8|9", "2 settings; name one")],
+)
+def test_drafters_that_are_no_setting(script: Any, text: str, named: str) -> None:
+    """A grid of which the first setting alone is run; a traceback."""
+    with pytest.raises(argparse.ArgumentTypeError, match=named):
+        script.single(text)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from conftest import Done
 
 ROOT = Path(__file__).resolve().parent.parent
 CHATS = ROOT / "scripts/chats.jsonl"
+N_COUNTS = 6  # name, form, drafted, accepted, accept, mean length
 PAGE = (ROOT / "docs/choosing-a-drafter.md").read_text()
 
 
@@ -22,6 +25,14 @@ def said(line: str) -> list[str]:
     messages: list[dict[str, Any]] = json.loads(line)["messages"]
     assert [one["role"] for one in messages] == ["user", "assistant"] * (len(messages) // 2)
     return [one["content"] for one in messages[::2]]
+
+
+def test_the_file_holds_what_the_script_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation that was lost, or a question that was changed behind the recording."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    asked = list(importlib.import_module("make_chats").questions())
+    recorded = CHATS.read_text(encoding="utf-8").splitlines()
+    assert [(json.loads(line)["kind"], said(line)) for line in recorded] == asked
 
 
 @pytest.mark.slow
@@ -40,9 +51,18 @@ def test_the_table_of_the_page_is_what_the_command_prints(
 ) -> None:
     """Counts of another build on the page; the times in it are of one run."""
     table = PAGE[PAGE.index("what drafting saves") : PAGE.index("what was replayed")]
-    shown = [line.split() for line in table.splitlines() if "ngram-" in line]
-    args = [word for words in shown for word in ("--drafter", words[0])]
-    done = cli("lookup-stats", "-m", "smollm2", "-f", str(CHATS), *args, "--upstream-exact")
-    printed = [line.split() for line in done.stdout.splitlines() if "ngram-" in line]
-    n_counts = 6  # name, form, drafted, accepted, accept, mean length
-    assert [words[:n_counts] for words in printed] == [words[:n_counts] for words in shown]
+    drafters = PAGE[PAGE.index("lookup-stats -m smollm2 -f scripts/chats.jsonl") :]
+    args = re.findall(r"--drafter (\S+)", drafters[: drafters.index("```")])
+    done = cli(
+        "lookup-stats", "-m", "smollm2", "-f", str(CHATS), "--upstream-exact",
+        *(word for name in args for word in ("--drafter", name)),
+    )  # fmt: skip
+    shown, printed = rows_of(table, args), rows_of(done.stdout, args)
+    assert len(shown) == 13
+    assert printed == shown
+
+
+def rows_of(table: str, drafters: list[str]) -> list[list[str]]:
+    """The counts of each row, which are the same on each run."""
+    rows = [line.split() for line in table.splitlines() if line.split(" ")[0] in drafters]
+    return [row[:N_COUNTS] for row in rows]
