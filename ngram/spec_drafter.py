@@ -28,7 +28,8 @@ class SpecDrafter:
     """Drafts tokens from the text so far, and from texts before it.
 
     What becomes of a draft is found by what is accepted next: no other call is needed. A draft of
-    which all that was evaluated stands, and not all was, counts neither as right nor as refused.
+    which all that was evaluated stands, and not all was, counts neither as right nor as refused;
+    but ``begin`` takes what a text's last draft has beyond the text as refused, as a replay does.
 
     Parameters
     ----------
