@@ -15,7 +15,7 @@ BUILT_ON = {"select_kernels": "bfa65acb"}
 def count_kept(masses, chunks, n_left, needle, reason, kept):
     """Fill kept (uint8 [n_ways]): 1 where a selection by these scores keeps all of a needle.
 
-    As in ``select``, with right neighbours and without widening.
+    As in ``select``, with what chunks are worth by their neighbours, and without widening.
 
     Parameters: masses float32 [n_ways, n_chunks], 0 or more; chunks int32 [n_chunks, 2]; n_left:
     tokens of them that may be kept; needle int64, its chunks; reason uint8 [n]: to work in.
