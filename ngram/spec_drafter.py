@@ -70,6 +70,7 @@ class SpecDrafter:
         self._n_before = 0  # tokens of older texts
         self._n_all = 0  # room for tokens of all texts
         self._asked = (-1, 0)  # tokens of the text at the last draft, and its n_max
+        self._n_drafted = 0  # by it; a shorter one may have been asked for since
         self._begun = False
         self._same = 0
         self._tokens = np.empty(0, np.int32)
@@ -208,7 +209,7 @@ class SpecDrafter:
         n, asked_for = self._asked
         if n == self._n:  # asked again: nothing has become of the last draft yet
             if n_max <= asked_for:
-                self._pending[0] = min(max(n_max, 0), self._pending[0])
+                self._pending[0] = min(max(n_max, 0), self._n_drafted)
                 return self._out[: self._pending[0]]
             self._pending[0] = 0
         elif self._is_undecided():
@@ -219,9 +220,8 @@ class SpecDrafter:
             begin_in_session(self._session, self._n - 1, self._same)
             self._begun = True
         self._asked = (self._n, n_max)
-        return self._out[
-            : draft_in_session(self._session, self._pending, self._n, n_max, self._ids)
-        ]
+        self._n_drafted = draft_in_session(self._session, self._pending, self._n, n_max, self._ids)
+        return self._out[: self._n_drafted]
 
     def _is_undecided(self) -> bool:
         """Whether the last draft goes on beyond the text and nothing in it is refused.

@@ -86,7 +86,7 @@ def test_reset_forgets(text: str) -> None:
 
 @pytest.mark.parametrize("text", [*DRAFTERS, "suffix"])
 def test_asked_twice_it_says_the_same(text: str) -> None:
-    """A draft that counts as refused because it was asked for again."""
+    """A draft that counts as refused because it was asked for again; one that stays cut."""
     (spec,) = parse_specs(text)
     tokens = passages(random.Random(5), 400, 4)
     drafter = SpecDrafter(4, spec)
@@ -95,6 +95,7 @@ def test_asked_twice_it_says_the_same(text: str) -> None:
     assert drafter.draft().tolist() == first
     assert drafter.draft(2).tolist() == first[:2]
     assert drafter.draft(0).size == 0
+    assert drafter.draft().tolist() == first
 
 
 def test_a_draft_that_was_evaluated_in_part_is_not_refused() -> None:
