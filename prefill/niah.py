@@ -32,7 +32,7 @@ from .spans import TokenSpans
 BUNDLED = Path(__file__).with_name("haystack.txt.gz")
 LEAST_CONTEXT = 256
 
-_N_DISTRACTORS, _N_KEYS, _N_VALUES, _N_HOPS = 3, 8, 4, 3
+_N_DISTRACTORS, _N_KEYS, _N_VALUES, _N_HOPS, _N_OTHER_FACTS = 3, 8, 4, 3, 7
 _N_COMMON, _TIMES_COMMON = 5, 8
 _SHORT, _LONG = 16, 48
 _MARGIN = 8  # tokens of pieces together may be some more than their sum
@@ -220,10 +220,18 @@ def _numbers_task(
     return make
 
 
-def _semantic(rng: np.random.Generator, turn: int) -> _Task:
-    del rng  # each fact as often as the others
-    fact = texts.FACTS[turn % len(texts.FACTS)]
-    return _Task((fact.sentence,), (fact.sentence,), fact.question, "", (fact.answer,), 2 * _SHORT)
+def _facts_task(n_others: int) -> Callable[[np.random.Generator, int], _Task]:
+    """A fact that is told in other words than it is asked for, each in turn, and other facts."""
+
+    def make(rng: np.random.Generator, turn: int) -> _Task:
+        asked = turn % len(texts.FACTS)
+        drawn = rng.permutation(len(texts.FACTS)) if n_others else ()
+        others = [i for i in drawn if i != asked][:n_others]
+        fact = texts.FACTS[asked]
+        hidden = (fact.sentence, *(texts.FACTS[i].sentence for i in others))
+        return _Task(hidden, hidden[:1], fact.question, "", (fact.answer,), 2 * _SHORT)
+
+    return make
 
 
 def _many_values(rng: np.random.Generator, turn: int) -> _Task:
@@ -267,13 +275,15 @@ _TASKS: dict[str, Callable[[np.random.Generator, int], _Task]] = {
     "distractors": _numbers_task(texts.KEYED, _N_DISTRACTORS),
     "reworded-distractors": _numbers_task(texts.REWORDED, _N_DISTRACTORS),
     "paraphrase-distractors": _numbers_task(texts.PARAPHRASE, _N_DISTRACTORS),
-    "semantic": _semantic,
+    "semantic": _facts_task(0),
     "multi-key": _numbers_task(texts.KEYED, _N_KEYS),
     "multi-value": _many_values,
     "variables": _variables,
 }
-COMMON, VERSES, CODE = "common-words", "verses", "code"
-KINDS = (*_TASKS, COMMON, VERSES, CODE)
+COMMON, VERSES, CODE, CROWDED = "common-words", "verses", "code", "semantic-distractors"
+# Prompts are drawn by the place of their kind here, so that new ones come last.
+KINDS = (*_TASKS, COMMON, VERSES, CODE, CROWDED)
+_TASKS[CROWDED] = _facts_task(_N_OTHER_FACTS)
 
 
 class Probes:

@@ -131,6 +131,17 @@ def test_needles_stand_between_sentences(probes: Probes) -> None:
     assert "  " not in probe.document
 
 
+def test_other_facts_are_hidden_as_well(probes: Probes) -> None:
+    """A needle that is found by being hidden; one that stands there twice."""
+    for turn in range(24):
+        probe = probes.make("semantic-distractors", 2000, 0.5, turn)
+        hidden = [fact for fact in niah_texts.FACTS if fact.sentence in probe.document]
+        assert len(hidden) == 8
+        (needle,) = probe.needles
+        assert needle == probes.make("semantic", 2000, 0.5, turn).needles[0]
+        assert [fact.question for fact in hidden if fact.sentence == needle] == [probe.question]
+
+
 def test_the_same_seed_gives_the_same_prompts(haystack: Haystack, tokenizer: Tokenizer) -> None:
     """A comparison of scorers over different prompts; turns that are all the same prompt."""
     one, other, third = (probes_of(haystack, tokenizer, seed) for seed in (1, 1, 2))
