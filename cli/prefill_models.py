@@ -34,6 +34,7 @@ _WARM_DOCUMENT, _WARM_QUESTION = "The cat sat on the mat. " * 8, "Where did the 
 class ScorerKind(StrEnum):
     """What scores the tokens of a prompt."""
 
+    AUTO = "auto"  # trained, where one was trained for the model, or else fused
     LEXICAL = "lexical"
     ATTENTION = "attention"
     BLOCKSPARSE = "blocksparse"
@@ -76,14 +77,25 @@ class ScoreRequest:
     window: int | None = None
     one_pass: bool = False
 
+    def settled(self) -> ScoreRequest:
+        """The same, with "auto" settled as far as the other options say what is meant."""
+        if self.kind is not ScorerKind.AUTO:
+            return self
+        if self.calibration is not None and self.calibration.endswith(".gguf"):
+            return replace(self, kind=ScorerKind.TRAINED)
+        says_how = (self.heads, self.calibration, self.window)
+        if self.one_pass or any(value is not None for value in says_how):
+            return replace(self, kind=ScorerKind.FUSED)
+        return self
+
     def check(self) -> None:
-        """Refuse what does not go together.
+        """Refuse what does not go together; "auto" is settled.
 
         Raises
         ------
         UsageError
         """
-        if not self.kind.needs_heads:
+        if not self.kind.needs_heads and self.kind is not ScorerKind.AUTO:
             for flag, value in (
                 ("--heads", self.heads),
                 ("--calibration", None if self.kind.is_trained else self.calibration),
@@ -196,6 +208,8 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
     if request.kind is ScorerKind.LEXICAL:
         return ScorePlan(request.kind, None, None)
     reader = _find_reader(request, target)
+    if request.kind is ScorerKind.AUTO:
+        request = replace(request, kind=_best_kind(reader))
     if request.kind.is_trained:
         projection = _find_projection(request, reader)
         return ScorePlan(request.kind, reader, None, projection=projection)
@@ -211,6 +225,14 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
         )
     out.note(f"{what}: words alone score, as with --scorer lexical; --calibrate finds the heads")
     return ScorePlan(ScorerKind.LEXICAL, None, None, fell_back=True)
+
+
+def _best_kind(reader: Reader) -> ScorerKind:
+    """The trained scorer where there is one for the model: it finds more, and takes less time."""
+    from ..prefill.projection import find_projection
+
+    found = find_projection(reader.tokenizer.fingerprint.hex(), reader.params)
+    return ScorerKind.FUSED if found is None else ScorerKind.TRAINED
 
 
 def _find_reader(request: ScoreRequest, target: Target) -> Reader:

@@ -67,9 +67,10 @@ def command(
             help="What says which tokens matter: words that the question shares (lexical), "
             "attention of the first layers in a window or in chosen blocks, words and attention "
             "(fused), a trained projection of embeddings (embedded) or of the first layers "
-            "(trained), or as four published projects do.",
+            "(trained), or as four published projects do. auto: trained where that is known for "
+            "the model, or else fused.",
         ),
-    ] = ScorerKind.FUSED,
+    ] = ScorerKind.AUTO,
     drafter: Annotated[
         str | None,
         typer.Option(
@@ -348,7 +349,7 @@ def command(
         run=run,
         ask=AskRequest(file, question, chat_file, system, raw, escape),
         niah=asked,
-        score=ScoreRequest(scorer, drafter, calibration, heads, window, one_pass),
+        score=ScoreRequest(scorer, drafter, calibration, heads, window, one_pass).settled(),
         draft=draft,
         draft_max=draft_max or (DRAFT_MAX if decode_drafter.has_mtp else NGRAM_DRAFT_MAX),
         keeps=keeps,

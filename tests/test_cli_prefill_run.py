@@ -190,7 +190,7 @@ def test_original_positions_change_the_answer(run: Run) -> None:
     assert records[0]["n_kept"] == records[1]["n_kept"]
 
 
-@pytest.mark.parametrize("scorer", list(ScorerKind))
+@pytest.mark.parametrize("scorer", [kind for kind in ScorerKind if kind is not ScorerKind.AUTO])
 def test_every_scorer(run: Run, scorer: ScorerKind, toys: Path, tmp_path: Path) -> None:
     """A name that ends in a traceback, or in another scorer."""
     more: tuple[Any, ...] = HEADS if scorer.needs_heads else ()
@@ -351,6 +351,12 @@ def test_with_a_projection(run: Run, toys: Path, tmp_path: Path) -> None:
     assert set(record["score_ms"]) == {"question", "layers", "compare"}
     named = run("--scorer", "trained", "--calibration", path, "--json").record
     assert named["mass_kept"] == record["mass_kept"]
+    for more in ((), ("--scorer", "auto"), ("--calibration", path)):
+        chosen = run(*more, "--json").record
+        assert (chosen["scorer"], chosen["mass_kept"]) == ("trained", record["mass_kept"])
+    for meant in (HEADS, (*HEADS, "--window", "9"), (*HEADS, "--one-pass")):
+        assert run(*meant, "--json").record["scorer"] == "fused"
+    assert run("-m", "other.gguf", "--json").record["scorer"] == "lexical"
     refused(run("--scorer", "embedded"), "no scorer of this kind")
     args = ("--scorer", "trained", "--calibration", path)
     refused(run("-m", "other.gguf", *args), "is for toy, of 3 layers")
