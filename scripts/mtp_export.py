@@ -20,8 +20,8 @@ NEXTN = ("enorm", "hnorm", "feature_norm", "eh_proj", "eh_proj_first", "shared_h
 def write_head(path: Path, head: Head, d2t: torch.Tensor, target: Target) -> None:
     """Write matrices as Q8_0, vectors as F32, and what a reader has to know of the target.
 
-    The output matrix's rows are written too, in Q4_1: they are most of what a draft reads, and the
-    target's own are often of more bytes.
+    The output matrix is the target's own. In Q4_1 a draft would read half as much, and be right
+    less often: for SmolLM2 the one makes up for the other.
     """
     p = target.params
     arch = p.architecture
@@ -50,9 +50,6 @@ def write_head(path: Path, head: Head, d2t: torch.Tensor, target: Target) -> Non
             writer.add_tensor(full, gguf.quants.quantize(numbers, kind), raw_dtype=kind)
         else:
             writer.add_tensor(full, numbers)
-    kind = gguf.GGMLQuantizationType.Q4_1
-    rows = gguf.quants.quantize(target.output[d2t].numpy(), kind)
-    writer.add_tensor(f"blk.{p.n_layers}.nextn.shared_head_head.weight", rows, raw_dtype=kind)
     writer.add_tensor(D2T, d2t.numpy().astype(np.int32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
