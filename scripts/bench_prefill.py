@@ -107,7 +107,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("-m", "--model", default="smollm2")
     parser.add_argument("--text", type=Path, help="default: verses of the King James Bible")
     parser.add_argument("--lengths", type=numbers, default=[2048, 4096, 8192, 32768])
-    parser.add_argument("--scorers", default="lexical,fused")
+    parser.add_argument("--scorers", default="lexical,trained,fused")
     parser.add_argument("--keep", type=float, default=0.1)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("-t", "--threads", type=int, default=n_physical_cores())
