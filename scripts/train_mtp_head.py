@@ -91,6 +91,8 @@ class Training:
         self.head = Head(self.target.sizes)
         self.step = self.visits = 0
         saved = torch.load(state, weights_only=True) if state.exists() else None
+        if saved is not None and chosen.start is not None:
+            print(f"going on from {state}, begun already: --start is not looked at", flush=True)
         if saved is None and chosen.start is not None:
             self.head, self.d2t = mtp_export.read_head(chosen.start, self.target)
         elif saved is None:

@@ -54,7 +54,7 @@ def pick(
     scored = []
     for index, own in enumerate(sums):
         has_left = index > 0 and parts[index - 1][-1] + 1 == parts[index][0]
-        inherited = share * sums[index - 1] if has_left and sums[index - 1] > 0 else own
+        inherited = share * sums[index - 1] if has_left and share * sums[index - 1] > 0 else own
         scored.append((-max(own, inherited), index, "NEIGHBOUR" if inherited > own else "PICKED"))
     for score, index, why in sorted(scored):
         new = [token for token in parts[index] if token not in reasons]
