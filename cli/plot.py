@@ -168,16 +168,18 @@ def _heat_picture(figure: HeatFigure, kind: str) -> bytes:
 
     n_lines = -(-len(figure.maps) // figure.n_in_row)
     n_rows = max((len(heat.rows) for heat in figure.maps), default=1)
-    height_in = _TITLE_IN + n_lines * (1.0 + _HEAT_ROW_IN * n_rows)
-    settings: Any = {"svg.hashsalt": "draftsmith", "font.size": 9, "axes.titlesize": 10}
+    height_in = _TITLE_IN + n_lines * (0.8 + _HEAT_ROW_IN * n_rows)
+    settings: Any = {"svg.hashsalt": "draftsmith", "font.size": 8, "axes.titlesize": 8}
     with matplotlib.style.context("default"), matplotlib.rc_context(settings):
         canvas = Canvas(figsize=(_WIDTH_IN, height_in), dpi=_DPI, layout="constrained")
         canvas.suptitle(figure.title, fontsize=13)
         all_axes = list(canvas.subplots(n_lines, figure.n_in_row, squeeze=False).flat)
-        for axes, heat in zip(all_axes, figure.maps, strict=False):
+        for at, (axes, heat) in enumerate(zip(all_axes, figure.maps, strict=False)):
             _draw_heat(axes, heat)
-            axes.set_xlabel(figure.x_label)
-            axes.set_ylabel(figure.y_label)
+            if at + figure.n_in_row >= len(figure.maps):
+                axes.set_xlabel(figure.x_label)
+            if at % figure.n_in_row == 0:
+                axes.set_ylabel(figure.y_label)
         for axes in all_axes[len(figure.maps) :]:
             axes.set_visible(False)
         return _saved(canvas, kind)
@@ -194,7 +196,7 @@ def _draw_heat(axes: Axes, heat: Heat) -> None:
             axes.text(x, y, text, ha="center", va="center", color=colour)
     axes.set_xticks(range(len(heat.columns)), heat.columns)
     axes.set_yticks(range(len(heat.rows)), heat.rows)
-    axes.set_title(heat.label)
+    axes.set_title(heat.label.replace(": ", "\n", 1))  # on one line it would run into the next
 
 
 def _picture(figure: Figure, kind: str) -> bytes:
