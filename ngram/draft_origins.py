@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..engine.pacer import Pacer
 from .drafter import NgramDrafter
@@ -20,17 +20,30 @@ class TallyPacer(Pacer):
 
     Parameters
     ----------
-    draft_max, fixed : see ``Pacer``
+    drafter : its ``origins`` say where each token came from, in the order of ``tallies``
     tallies : {by what: {which: [0, 0]}}
+    fixed : see ``Pacer``
 
     Attributes
     ----------
     tallies : {by what: {which: [drafted, accepted]}}
     """
 
-    def __init__(self, draft_max: int, tallies: Mapping[str, Tally], *, fixed: bool) -> None:
-        super().__init__(draft_max, fixed=fixed)
+    def __init__(
+        self, drafter: NgramDrafter | SpecDrafter, tallies: Mapping[str, Tally], *, fixed: bool
+    ) -> None:
+        super().__init__(drafter.draft_max, fixed=fixed)
+        self._drafter = drafter
         self.tallies = tallies
+
+    def count(self, n_verified: int, n_stand: int) -> None:
+        """See ``Pacer``."""
+        origins: Sequence[tuple[str | int, ...]] = self._drafter.origins(n_verified)
+        for i, places in enumerate(origins):
+            # a drafter of spec.py has one place, and says no size
+            for tally, which in zip(self.tallies.values(), places, strict=False):
+                tally[which][0] += 1
+                tally[which][1] += i < n_stand
 
 
 class OriginPacer(TallyPacer):
@@ -42,17 +55,9 @@ class OriginPacer(TallyPacer):
     """
 
     def __init__(self, drafter: NgramDrafter, *, fixed: bool = False) -> None:
-        self._drafter = drafter
         by_source: Tally = {source: [0, 0] for source in SOURCES}
         by_size: Tally = {size: [0, 0] for size in range(1, SIZES + 1)}
-        super().__init__(drafter.draft_max, {"source": by_source, "size": by_size}, fixed=fixed)
-
-    def count(self, n_verified: int, n_stand: int) -> None:
-        """See ``Pacer``."""
-        for i, (source, size) in enumerate(self._drafter.origins(n_verified)):
-            for counts in (self.tallies["source"][source], self.tallies["size"][size]):
-                counts[0] += 1
-                counts[1] += i < n_stand
+        super().__init__(drafter, {"source": by_source, "size": by_size}, fixed=fixed)
 
 
 class DrafterPacer(TallyPacer):
@@ -64,14 +69,5 @@ class DrafterPacer(TallyPacer):
     """
 
     def __init__(self, drafter: SpecDrafter, *, fixed: bool = False) -> None:
-        self._drafter = drafter
         by_drafter: Tally = {setting.name: [0, 0] for setting in drafter.spec.names}
-        super().__init__(drafter.draft_max, {"drafter": by_drafter}, fixed=fixed)
-
-    def count(self, n_verified: int, n_stand: int) -> None:
-        """See ``Pacer``."""
-        if n_verified:
-            name = self._drafter.origins(1)[0][0]  # one has drafted them all
-            counts = self.tallies["drafter"][name]
-            counts[0] += n_verified
-            counts[1] += n_stand
+        super().__init__(drafter, {"drafter": by_drafter}, fixed=fixed)

@@ -11,11 +11,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from ..engine.errors import InputMalformed, UsageError
+from ..engine.errors import UsageError
 from .cache import NgramCache
 from .draft_kernels import Context, accept_in_session, draft_in_session
 from .packed import token_dtype
-from .replay import SOURCES, check_ids
+from .replay import SOURCES, check_ids, check_tokens
 from .tables import (
     SIZES,
     THRESHOLDS,
@@ -116,16 +116,10 @@ class NgramDrafter:
         if self._n + n_more > self._tokens.size:
             n_tokens = max(self._n + n_more, 2 * self._tokens.size)
             self._room(n_tokens, context_with_room(self._context, n_tokens))
-        if n_more == 1:  # the usual call, and NumPy's three would take longer than to learn
-            sound = 0 <= int(tokens[0]) < self.n_vocab
-        else:
+        # For one, the usual call, NumPy's three would take longer than to learn.
+        if n_more != 1 or not 0 <= int(tokens[0]) < self.n_vocab:
             tokens = np.asarray(tokens)
-            sound = not n_more or bool(tokens.min() >= 0 and tokens.max() < self.n_vocab)
-        if not sound:
-            raise InputMalformed(
-                f"a token outside the vocabulary of {self.n_vocab}",
-                remedy="name the vocabulary that the ids belong to",
-            )
+            check_tokens(tokens, self.n_vocab)
         self._tokens[self._n : self._n + n_more] = tokens
         accept_in_session(self._session, self._n, n_more)
         self._n += n_more

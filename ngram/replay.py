@@ -137,6 +137,20 @@ def _check(tokens: np.ndarray, n_ctx: int, draft_max: int, n_vocab: int) -> None
         )
 
 
+def check_tokens(tokens: np.ndarray, n_vocab: int) -> None:
+    """Ids are used as indices: all are of the vocabulary.
+
+    Raises
+    ------
+    InputMalformed : one is not
+    """
+    if tokens.size and not (tokens.min() >= 0 and tokens.max() < n_vocab):
+        raise InputMalformed(
+            f"a token outside the vocabulary of {n_vocab}",
+            remedy="name the vocabulary that the ids belong to",
+        )
+
+
 def check_ids(cache: NgramCache | None, n_vocab: int) -> None:
     """Ids are used as indices; ``open_cache`` has checked those of the same vocabulary."""
     if cache is not None and cache.n_vocab != n_vocab and cache.max_token() >= n_vocab:

@@ -11,9 +11,10 @@ from typing import NoReturn
 
 import numpy as np
 
-from ..engine.errors import InputMalformed, UsageError
+from ..engine.errors import UsageError
 from .cache import NgramCache
 from .packed import token_dtype
+from .replay import check_tokens
 from .slot_kernels import Bank
 from .slots import Room, bank_bytes, make_bank
 from .spec import DrafterSpec
@@ -136,7 +137,9 @@ class SpecDrafter:
         ------
         InputMalformed : a token is outside the vocabulary; nothing has changed
         """
-        tokens = self._sound(np.asarray(prompt, np.int64)).astype(np.int32)
+        tokens = np.asarray(prompt, np.int64)
+        check_tokens(tokens, self.n_vocab)
+        tokens = tokens.astype(np.int32)
         self._judge()
         n_old = self._n
         most = min(n_old, tokens.size)
@@ -168,14 +171,6 @@ class SpecDrafter:
             return
         self._take_room(n_text, self._bank)
 
-    def _sound(self, tokens: np.ndarray) -> np.ndarray:
-        if tokens.size and not (int(tokens.min()) >= 0 and int(tokens.max()) < self.n_vocab):
-            raise InputMalformed(
-                f"a token outside the vocabulary of {self.n_vocab}",
-                remedy="name the vocabulary that the ids belong to",
-            )
-        return tokens
-
     def accept(self, tokens: Sequence[int] | np.ndarray) -> None:
         """Append generated (or prompt) tokens to the text.
 
@@ -189,10 +184,12 @@ class SpecDrafter:
         if len(tokens) == 1:  # the usual call, and NumPy's would take longer
             token = int(tokens[0])
             if not 0 <= token < self.n_vocab:
-                self._sound(np.array([token]))
+                check_tokens(np.array([token]), self.n_vocab)
             self._tokens[self._n] = token
         else:
-            self._tokens[self._n : n] = self._sound(np.asarray(tokens))
+            tokens = np.asarray(tokens)
+            check_tokens(tokens, self.n_vocab)
+            self._tokens[self._n : n] = tokens
         self._n = n
 
     def draft(self, n_max: int | None = None) -> np.ndarray:
