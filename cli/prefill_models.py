@@ -209,7 +209,10 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
         return ScorePlan(request.kind, None, None)
     reader = _find_reader(request, target)
     if request.kind is ScorerKind.AUTO:
-        request = replace(request, kind=_best_kind(reader))
+        projection = _known_projection(reader, embedded=False)
+        if projection is not None:  # it finds more than heads do, and takes less time
+            return ScorePlan(ScorerKind.TRAINED, reader, None, projection=projection)
+        request = replace(request, kind=ScorerKind.FUSED)
     if request.kind.is_trained:
         projection = _find_projection(request, reader)
         return ScorePlan(request.kind, reader, None, projection=projection)
@@ -225,14 +228,6 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
         )
     out.note(f"{what}: words alone score, as with --scorer lexical; --calibrate finds the heads")
     return ScorePlan(ScorerKind.LEXICAL, None, None, fell_back=True)
-
-
-def _best_kind(reader: Reader) -> ScorerKind:
-    """The trained scorer where there is one for the model: it finds more, and takes less time."""
-    from ..prefill.projection import find_projection
-
-    found = find_projection(reader.tokenizer.fingerprint.hex(), reader.params)
-    return ScorerKind.FUSED if found is None else ScorerKind.TRAINED
 
 
 def _find_reader(request: ScoreRequest, target: Target) -> Reader:
@@ -288,16 +283,14 @@ def _find_projection(request: ScoreRequest, reader: Reader) -> Projection:
     UsageError : there is none, or the named one is for another model
     InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported : the file
     """
-    from ..prefill.projection import find_projection, read_projection
+    from ..prefill.projection import read_projection
 
-    fingerprint = reader.tokenizer.fingerprint.hex()
     if request.calibration is not None:
         named = read_projection(request.calibration)
-        if not named.fits(fingerprint, reader.params):
+        if not named.fits(reader.tokenizer.fingerprint.hex(), reader.params):
             raise _other_model(request, reader, named)
         return named
-    embedded = request.kind is ScorerKind.EMBEDDED
-    found = find_projection(fingerprint, reader.params, embedded=embedded)
+    found = _known_projection(reader, embedded=request.kind is ScorerKind.EMBEDDED)
     if found is None:
         raise UsageError(
             f"no scorer of this kind was trained for {reader.metadata.path.name}",
@@ -305,6 +298,14 @@ def _find_projection(request: ScoreRequest, reader: Reader) -> Projection:
             "leave out --scorer",
         )
     return found
+
+
+def _known_projection(reader: Reader, *, embedded: bool) -> Projection | None:
+    """What was trained for the reader; None: nothing."""
+    from ..prefill.projection import find_projection
+
+    fingerprint = reader.tokenizer.fingerprint.hex()
+    return find_projection(fingerprint, reader.params, embedded=embedded)
 
 
 def _other_model(

@@ -86,18 +86,18 @@ class NgramDrafting:
         CacheNotACache, CacheOtherVocabulary, ... : a cache that will not do
         OutputNoFolder, OutputNotWritable, DiskFull : the dynamic cache could not be written
         """
-        from ..ngram.cache_file import open_cache
         from ..ngram.shared_cache import open_shared
+        from .inputs import open_cache_for
 
-        n_vocab, fingerprint = plan.tokenizer.n_vocab, plan.tokenizer.fingerprint
-        static, dynamic = None, None
-        if self.static is not None:
-            static = open_cache(self.static, n_vocab=n_vocab, fingerprint=fingerprint)
-        if self.dynamic is not None:
-            open_it = open_shared if learns else open_cache
-            dynamic = open_it(self.dynamic, n_vocab=n_vocab, fingerprint=fingerprint)
+        tokenizer = plan.tokenizer
+        static = open_cache_for(tokenizer, self.static)
+        if self.dynamic is not None and learns:
+            n_vocab, fingerprint = tokenizer.n_vocab, tokenizer.fingerprint
+            dynamic = open_shared(self.dynamic, n_vocab=n_vocab, fingerprint=fingerprint)
             if dynamic is None:
                 out.note(f"{self.dynamic} does not exist yet: it is made at the end")
+        else:
+            dynamic = open_cache_for(tokenizer, self.dynamic)
         drafter = self._made(plan, static, dynamic)
         drafter.accept(plan.prompt[:1])
         drafter.draft(1)

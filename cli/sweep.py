@@ -119,7 +119,7 @@ def sweep(
     """Replay ``tokens`` (int32 [n]) ``repeat`` times for each combination, in the given order."""
     cells = []
     each = repeat * len(draft_maxes)
-    total = len(caches) * each * sum((tokens.size - 1) // n_ctx * n_ctx for n_ctx in n_ctxs)
+    total = len(caches) * each * sum(_n_replayed(tokens, n_ctx) for n_ctx in n_ctxs)
     with out.progress("replaying", unit="tokens") as bar:
         work = WorkBar(bar, total)
         for path, static, caches_ms in caches.opened():
@@ -129,6 +129,11 @@ def sweep(
                     cells.append(Cell(path, caches_ms, runs))
             static = None  # or it would stay open until the next one is
     return cells
+
+
+def _n_replayed(tokens: np.ndarray, n_ctx: int) -> int:
+    """Tokens of whole chunks; the one behind the last of them is needed, too."""
+    return (tokens.size - 1) // n_ctx * n_ctx
 
 
 def _replays(
@@ -154,7 +159,7 @@ def _replays(
             dynamic=caches.dynamic,
             on_progress=work.show,
         )
-        work.settle((tokens.size - 1) // n_ctx * n_ctx)
+        work.settle(_n_replayed(tokens, n_ctx))
         assert not runs or (run.n_drafted, run.n_accepted, run.n_rounds) == (
             runs[0].n_drafted,
             runs[0].n_accepted,
