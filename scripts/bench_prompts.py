@@ -25,19 +25,20 @@ from draftsmith.engine.gguf_file import GgufMetadata
 from draftsmith.engine.tokenizer import Tokenizer
 
 HERE = Path(__file__).resolve().parent
+PROMPTS = HERE / "prompts.jsonl"
 
 
 def add_options(parser: argparse.ArgumentParser, predict: int, repeat: int) -> None:
     """Add what is generated behind which prompts, and how much and how often by default."""
     parser.add_argument("-m", "--model", default="smollm2")
-    parser.add_argument("--prompts", type=Path, default=HERE / "prompts.jsonl")
+    parser.add_argument("--prompts", type=Path, default=PROMPTS)
     parser.add_argument("-n", "--predict", type=int, default=predict)
     parser.add_argument("--repeat", type=int, default=repeat)
 
 
 def read_prompts(path: Path) -> list[dict[str, str]]:
     """Objects with ``kind`` and ``prompt``."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def chat_ids(prompt: str, metadata: GgufMetadata, tokenizer: Tokenizer) -> np.ndarray:

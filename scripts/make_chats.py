@@ -20,6 +20,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from bench_prompts import PROMPTS, read_prompts
 from draftsmith.engine.chat import ChatTemplate
 from draftsmith.engine.detokenise import TextStream
 from draftsmith.engine.generate import generate
@@ -62,8 +63,8 @@ def questions() -> Iterator[tuple[str, list[str]]]:
             stop = text.rfind("\n", start, start + PASSAGE_CHARACTERS)
             first, then = pairs[i % len(pairs)]
             yield kind, [f"{first}\n\n{text[start:stop]}", then]
-    for line in (HERE / "prompts.jsonl").read_text(encoding="utf-8").splitlines():
-        yield "prompts", [json.loads(line)["prompt"]]
+    for one in read_prompts(PROMPTS):
+        yield "prompts", [one["prompt"]]
 
 
 class Assistant:
