@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from .tile_kernels import (
+    HAS_PAIRS,
     atomic_add,
     barrier,
     bf16_tile,
@@ -23,9 +24,12 @@ from .tile_kernels import (
     row_max,
     row_squares,
     s8_float_tile,
+    s8_half_pair,
     s8_half_tile,
     stay_out,
+    u4_float_pair,
     u4_float_tile,
+    u4_half_pair,
     u4_half_tile,
 )
 
@@ -52,7 +56,7 @@ TOKEN_BLOCK = 128  # tokens whose activations stay in the CPU's cache while weig
 
 # The beginning of that file's SHA-256: Numba's cache sees edits of this file only, so an edit there
 # has to be one here (tests/test_layers.py tells the number).
-BUILT_ON = {"tile_kernels": "ec2d5ffb"}
+BUILT_ON = {"tile_kernels": "3afc1d06"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 # Called by kernels only: a way in from Python would take as long again to compile.
@@ -72,13 +76,42 @@ def share(n, tid, n_threads):
 
 
 @njit(**INNER)
+def multiply_pairs(arena, slot, x, first, last, start, stop, out):
+    """As ``multiply`` of all tiles that come in twos; returns the first of the rest."""
+    stay_out()
+    _, x8, _, d, s, _, z = x
+    form = slot[FORM]
+    if form not in (U4_HALF, U4_FLOAT, S8_HALF):
+        return first
+    n_tokens = stop - start
+    n_blocks = slot[COLUMNS] // 32
+    a8 = x8.ctypes.data + start * x8.strides[0]
+    ad = d.ctypes.data + start * d.strides[0]
+    a_s = s.ctypes.data + start * s.strides[0]
+    az = z.ctypes.data + start * z.strides[0]
+    for tile in range(first, last - 1, 2):
+        w = arena.ctypes.data + slot[OFFSET] + tile * slot[TILE_BYTES]
+        to = out.ctypes.data + start * out.strides[0] + 32 * tile
+        if form == U4_HALF:
+            u4_half_pair(n_tokens, w, a8, x8.strides[0], ad, d.strides[0], a_s, s.strides[0],
+                         n_blocks, to, out.strides[0])  # fmt: skip
+        elif form == U4_FLOAT:
+            u4_float_pair(n_tokens, w, a8, x8.strides[0], ad, d.strides[0], a_s, s.strides[0],
+                          n_blocks, to, out.strides[0])  # fmt: skip
+        else:
+            s8_half_pair(n_tokens, w, a8, x8.strides[0], ad, d.strides[0], az, z.strides[0],
+                         n_blocks, to, out.strides[0])  # fmt: skip
+    return first + (last - first) // 2 * 2
+
+
+@njit(**INNER)
 def multiply(arena, slot, x, first, last, start, stop, out):
     """out[t, tiles first to last - 1] = matrix times activations, for tokens start to stop - 1.
 
-    ``x``: the activations (floats, x8, x16, d, s, h), as ``quantise`` leaves them.
+    ``x``: the activations (floats, x8, x16, d, s, h, z), as ``quantise`` leaves them.
     """
     stay_out()
-    floats, x8, x16, d, s, h = x
+    floats, x8, x16, d, s, h, _ = x
     form = slot[FORM]
     n_tokens = stop - start
     n = slot[COLUMNS]
@@ -89,6 +122,8 @@ def multiply(arena, slot, x, first, last, start, stop, out):
     ad = d.ctypes.data + start * d.strides[0]
     a_s = s.ctypes.data + start * s.strides[0]
     ah = h.ctypes.data + start * h.strides[0]
+    if HAS_PAIRS:
+        first = multiply_pairs(arena, slot, x, first, last, start, stop, out)
     for tile in range(first, last):
         w = arena.ctypes.data + slot[OFFSET] + tile * slot[TILE_BYTES]
         to = out.ctypes.data + start * out.strides[0]
@@ -134,7 +169,7 @@ def quantise(x, first, last, start, stop):
     Of a last block that is not whole nothing is made: its matrices are float.
     """
     stay_out()
-    floats, x8, x16, d, s, h = x
+    floats, x8, x16, d, s, h, z = x
     b = start // 32
     for t in range(first, last):
         quantise_row(
@@ -145,6 +180,7 @@ def quantise(x, first, last, start, stop):
             d.ctypes.data + t * d.strides[0] + 4 * b,
             s.ctypes.data + t * s.strides[0] + 4 * b,
             h.ctypes.data + t * h.strides[0] + 8 * b,
+            z.ctypes.data + t * z.strides[0] + 4 * b,
         )
 
 
@@ -500,7 +536,7 @@ def finish_layer(arena, layer, attended, x, act, wide, gate, up, y, sizes, reals
                  sync):  # fmt: skip
     """What a layer does behind its attention."""
     first, last = share(sizes[N_TOKENS], tid, n_threads)
-    act_rows = (attended, wide[1], wide[2], wide[3], wide[4], wide[5])
+    act_rows = (attended, *wide[1:])
     quantise(act_rows, first, last, 0, sizes[N_HEAD] * sizes[D_HEAD])
     barrier(sync, n_threads)
     matmul(arena, layer[ATTN_OUT], act_rows, sizes[N_TOKENS], y, tid, n_threads)

@@ -430,7 +430,10 @@ class Scratch:
 
 
 def activations(n_tokens: int, n: int) -> tuple[NDArray[Any], ...]:
-    """Rows of floats, and their integers: int8, int16, scales, sums, sums of half blocks."""
+    """Rows of floats, and their integers: int8, int16, scales, sums of blocks and of halves.
+
+    Last the sums of the integers themselves, times -128.
+    """
     blocks = -(-n // 32)
     return (
         np.zeros((n_tokens, n), np.float32),
@@ -439,6 +442,7 @@ def activations(n_tokens: int, n: int) -> tuple[NDArray[Any], ...]:
         np.zeros((n_tokens, blocks), np.float32),
         np.zeros((n_tokens, blocks), np.float32),
         np.zeros((n_tokens, 2 * blocks), np.float32),
+        np.zeros((n_tokens, blocks), np.int32),
     )
 
 

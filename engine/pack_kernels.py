@@ -10,7 +10,7 @@ from .block_kernels import unpack
 from .tile_kernels import bits_of_float, half_bits, put_half_word, put_word
 
 # See block_kernels.
-BUILT_ON = {"block_kernels": "45aedb7a", "tile_kernels": "ec2d5ffb"}
+BUILT_ON = {"block_kernels": "3a9c1e6b", "tile_kernels": "3afc1d06"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 

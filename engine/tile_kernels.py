@@ -11,6 +11,7 @@ instructions, elsewhere the same sums in portable vector code, with the same res
 """
 
 import os
+from functools import reduce
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -39,6 +40,8 @@ def cpu_has(feature):
 
 HAS_AVX2 = cpu_has("avx2")
 HAS_VNNI = cpu_has("avx512vnni") and cpu_has("avx512vl")
+# Two neighbouring tiles at once, in registers twice as wide.
+HAS_PAIRS = HAS_VNNI and cpu_has("avx512bw")
 HAS_FMA = cpu_has("fma") or not llvm.get_default_triple().startswith(("x86", "i686"))
 HAS_HALF = cpu_has("f16c") or not llvm.get_default_triple().startswith(("x86", "i686"))
 ON_X86 = llvm.get_default_triple().startswith(("x86", "i686"))
@@ -249,22 +252,69 @@ def rows_of(builder, address, stride, start, n):
 # Quantised weights times int8 activations
 
 
-def scales(builder, address, wide):
-    """float32 [8] from 8 scales, float16 or (wide) float32."""
+def in_tile(builder, places, offset, kind, align):
+    """Load a vector of one tile, or of each of two and join them."""
+    first, *more = (load(builder, plus(builder, place, offset), kind, align) for place in places)
+    if not more:
+        return first
+    return builder.shuffle_vector(
+        first, more[0], ir.Constant(vector(I32, 2 * kind.count), list(range(2 * kind.count)))
+    )
+
+
+def scales(builder, places, offset, wide):
+    """float32 [8] of each tile from its 8 scales, float16 or (wide) float32."""
     if wide:
-        return load(builder, address, V8F, align=4)
-    return float_of_half_bits(builder, load(builder, address, V8S, align=2))
+        return in_tile(builder, places, offset, V8F, 4)
+    return float_of_half_bits(builder, in_tile(builder, places, offset, V8S, 2))
 
 
-def number(builder, row, offset):
-    """float32 [8], each the float32 at ``row + offset``."""
-    return splat(builder, load(builder, builder.add(row, offset), F32, 4), 8)
+def number(builder, row, offset, n=8):
+    """float32 [n], each the float32 at ``row + offset``."""
+    return splat(builder, load(builder, builder.add(row, offset), F32, 4), n)
 
 
 def add_fours(builder, sums, unsigned, signed):
-    """int32 [8]: sums plus those of four neighbouring products of uint8 [32] and int8 [32]."""
-    a, b = (builder.bitcast(value, V8I) for value in (unsigned, signed))
-    return call(builder, "llvm.x86.avx512.vpdpbusd.256", V8I, sums, a, b)
+    """int32 [n]: sums plus those of four neighbouring products of uint8 [4 n] and int8 [4 n]."""
+    kind = sums.type
+    a, b = (builder.bitcast(value, kind) for value in (unsigned, signed))
+    return call(builder, f"llvm.x86.avx512.vpdpbusd.{32 * kind.count}", kind, sums, a, b)
+
+
+class Sums:
+    """Sums of products of a block's columns, int32 [n] for each token, by ``add_fours``.
+
+    Each is some sums that take turns: an instruction waits five cycles for the one whose sum it
+    goes on with, and a few tokens have not enough others to fill them.
+    """
+
+    def __init__(self, builder, start):
+        self._builder = builder
+        self._turns = max(1, 4 // len(start))
+        rest = [like(start[0], 0)] * (self._turns - 1)
+        self._sums = [[one, *rest] for one in start]
+
+    def add(self, step, weights, xs, offset):
+        """Add products with four int8 at ``offset`` of each row; ``step`` counts up."""
+        builder = self._builder
+        turn = step % self._turns
+        for sums, x in zip(self._sums, xs, strict=True):
+            n = sums[turn].type.count
+            four = splat(builder, load(builder, plus(builder, x, offset), I32, 4), n)
+            sums[turn] = add_fours(builder, sums[turn], weights, four)
+
+    def whole(self):
+        """The sums of all turns."""
+        return [reduce(self._builder.add, sums) for sums in self._sums]
+
+
+def blocks_of(builder, tiles, i, n_bytes):
+    """Where block ``i`` of each tile is; what comes behind it is asked of memory."""
+    offset = builder.mul(i, ir.Constant(I64, n_bytes))
+    places = [builder.add(tile, offset) for tile in tiles]
+    for place in places:
+        prefetch(builder, place, n_bytes)
+    return places
 
 
 def prefetch(builder, here, n_bytes):
@@ -281,68 +331,103 @@ def prefetch(builder, here, n_bytes):
         builder.call(function, [at, *numbers])
 
 
-def four_bits(builder, wide, w, i, xs):
+def four_bits(builder, wide, tiles, i, xs, zs):
     """A block of 32 unsigned 4-bit weights: each token's sum of products, scales, least values."""
     scale_bytes = 32 if wide else 16
-    here = builder.add(w, builder.mul(i, ir.Constant(I64, 128 + 2 * scale_bytes)))
-    prefetch(builder, here, 128 + 2 * scale_bytes)
-    x_offset = builder.mul(i, ir.Constant(I64, 32))
-    products = [None] * len(xs)
-    for j in range(4):
-        both = load(builder, plus(builder, here, 32 * j), V32B, align=16)
-        # shifted as int16: x86 has no shift of bytes
-        shifted = builder.lshr(builder.bitcast(both, V16S), constants(I16, 16, 4))
-        for half, part in enumerate((both, builder.bitcast(shifted, V32B))):
-            weights = builder.and_(part, constants(I8, 32, 15))
-            for t, x in enumerate(xs):
-                at = plus(builder, builder.add(x, x_offset), 8 * j + 4 * half)
-                four = builder.bitcast(splat(builder, load(builder, at, I32, 4), 8), V32B)
-                if HAS_VNNI:
-                    before = constants(I32, 8, 0) if products[t] is None else products[t]
-                    products[t] = add_fours(builder, before, weights, four)
-                    continue
-                more = pairs_u8_s8(builder, weights, four)
-                # 8 sums of two products of at most 15 * 127 stay below 2**15
-                products[t] = more if products[t] is None else builder.add(products[t], more)
-    whole = products
-    if not HAS_VNNI:
-        whole = [pairs_s16(builder, sums, constants(I16, 16, 1)) for sums in products]
-    scale = scales(builder, plus(builder, here, 128), wide)
-    least = scales(builder, plus(builder, here, 128 + scale_bytes), wide)
+    here = blocks_of(builder, tiles, i, 128 + 2 * scale_bytes)
+    rows = [builder.add(x, builder.mul(i, ir.Constant(I64, 32))) for x in xs]
+    add_up = fours_of_bytes if HAS_VNNI else pairs_of_bytes
+    whole = add_up(builder, nibbles(builder, here), rows, 8 * len(tiles))
+    scale = scales(builder, here, 128, wide)
+    least = scales(builder, here, 128 + scale_bytes, wide)
     return whole, scale, least
 
 
-def eight_bits(builder, wide, w, i, xs):
+def nibbles(builder, places):
+    """A block's weights by four columns, uint8 [32] of each tile."""
+    for j in range(4):
+        both = in_tile(builder, places, 32 * j, V32B, 16)
+        # shifted as int16: x86 has no shift of bytes
+        shifted = builder.bitcast(both, vector(I16, both.type.count // 2))
+        shifted = builder.bitcast(builder.lshr(shifted, like(shifted, 4)), both.type)
+        for part in (both, shifted):
+            yield builder.and_(part, like(part, 15))
+
+
+def fours_of_bytes(builder, weights, rows, lanes):
+    """Sums, int32 [lanes] for each row of int8 activations, of products with uint8 weights."""
+    sums = Sums(builder, [constants(I32, lanes, 0)] * len(rows))
+    for step, four in enumerate(weights):
+        sums.add(step, four, rows, 4 * step)
+    return sums.whole()
+
+
+def pairs_of_bytes(builder, weights, rows, lanes):
+    """The same of weights below 16, without the instruction that does it."""
+    products = [None] * len(rows)
+    for step, four in enumerate(weights):
+        for t, row in enumerate(rows):
+            numbers = splat(builder, load(builder, plus(builder, row, 4 * step), I32, 4), lanes)
+            more = pairs_u8_s8(builder, four, builder.bitcast(numbers, V32B))
+            # 8 sums of two products of at most 15 * 127 stay below 2**15
+            products[t] = more if products[t] is None else builder.add(products[t], more)
+    return [pairs_s16(builder, sums, constants(I16, 16, 1)) for sums in products]
+
+
+def eight_bits(builder, wide, tiles, i, xs, zs):
     """A block of signed 8-bit weights, 32 with float16 scales, or (wide) 16 with float32 and least.
 
     Returns as ``four_bits`` does; the least values are None where there are none.
     """
     n = 16 if wide else 32
-    n_bytes = 8 * n + (64 if wide else 16)
-    here = builder.add(w, builder.mul(i, ir.Constant(I64, n_bytes)))
-    prefetch(builder, here, n_bytes)
+    here = blocks_of(builder, tiles, i, 8 * n + (64 if wide else 16))
     x_offset = builder.mul(i, ir.Constant(I64, 2 * n))
     whole = [None] * len(xs)
     for j in range(n // 2):
-        narrow = load(builder, plus(builder, here, 16 * j), vector(I8, 16), align=16)
+        narrow = in_tile(builder, here, 16 * j, vector(I8, 16), 16)
         weights = builder.sext(narrow, V16S)
         for t, x in enumerate(xs):
             at = plus(builder, builder.add(x, x_offset), 4 * j)
             two = builder.bitcast(splat(builder, load(builder, at, I32, 4), 8), V16S)
             more = pairs_s16(builder, weights, two)
             whole[t] = more if whole[t] is None else builder.add(whole[t], more)
-    scale = scales(builder, plus(builder, here, 8 * n), wide)
-    least = scales(builder, plus(builder, here, 8 * n + 32), wide) if wide else None
+    scale = scales(builder, here, 8 * n, wide)
+    least = scales(builder, here, 8 * n + 32, wide) if wide else None
     return whole, scale, least
 
 
-def quantised_tile(products, wide, d_shift):
+def eight_bits_paired(builder, wide, tiles, i, xs, zs):
+    """As ``eight_bits`` of two tiles with float16 scales; xs are int8 activations.
+
+    The instruction wants one side unsigned: weights get 128 added, and the sums begin with what
+    that adds too much, -128 times the block's activations (zs).
+    """
+    here = blocks_of(builder, tiles, i, 272)
+    z_offset = builder.mul(i, ir.Constant(I64, 4))
+    start = [splat(builder, load(builder, builder.add(z, z_offset), I32, 4), 16) for z in zs]
+    rows = [builder.add(x, builder.mul(i, ir.Constant(I64, 32))) for x in xs]
+    # of two columns, rows in turn, and the next two, to a row's four columns side by side
+    order = [tile + row + two for tile in (0, 16) for row in range(8) for two in (0, 8)]
+    sums = Sums(builder, start)
+    for step in range(8):
+        narrow = in_tile(builder, here, 32 * step, V32B, 16)
+        words = builder.bitcast(narrow, vector(I16, 32))
+        words = builder.shuffle_vector(words, words, ir.Constant(vector(I32, 32), order))
+        weights = builder.bitcast(words, vector(I8, 64))
+        sums.add(step, builder.xor(weights, like(weights, -128)), rows, 4 * step)
+    return sums.whole(), scales(builder, here, 256, False), None
+
+
+def quantised_tile(products, wide, d_shift, block_bytes=0):
     """An intrinsic that multiplies a tile of 8 weight rows with the activations of all tokens.
 
     Its arguments: (n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out, out_stride),
     addresses and strides in bytes; x the activations as integers, d their scales, s the sums of
     the blocks' activations; float32 out[t, 0:8]. ``2**d_shift`` blocks share an activation scale.
+
+    With ``block_bytes``, those of a tile's block, it takes this tile and the next: out[t, 0:16].
     """
+    lanes = 16 if block_bytes else 8
 
     @intrinsic
     def run(
@@ -364,25 +449,32 @@ def quantised_tile(products, wide, d_shift):
                     )
                 )
 
+                tiles = [w]
+                if block_bytes:
+                    tile_bytes = builder.mul(n_blocks, ir.Constant(I64, block_bytes))
+                    tiles.append(builder.add(w, tile_bytes))
+
                 def block(i, sums):
-                    whole, scale, least = products(builder, wide, w, i, xs)
+                    whole, scale, least = products(builder, wide, tiles, i, xs, ss)
                     shared = builder.lshr(i, ir.Constant(I64, d_shift))
                     d_offset = builder.shl(shared, ir.Constant(I64, 2))
                     s_offset = builder.shl(i, ir.Constant(I64, 2))
                     after = []
                     for t in range(size):
-                        both = builder.fmul(scale, number(builder, ds[t], d_offset))
-                        total = fma(builder, builder.sitofp(whole[t], V8F), both, sums[t])
+                        both = builder.fmul(scale, number(builder, ds[t], d_offset, lanes))
+                        total = fma(builder, builder.sitofp(whole[t], both.type), both, sums[t])
                         if least is not None:
-                            total = fma(builder, least, number(builder, ss[t], s_offset), total)
+                            add = number(builder, ss[t], s_offset, lanes)
+                            total = fma(builder, least, add, total)
                         after.append(total)
                     return after
 
-                sums = Loop(builder, n_blocks, [constants(F32, 8, 0.0)] * size).run(block)
+                start_at = [constants(F32, lanes, 0.0)] * size
+                sums = Loop(builder, n_blocks, start_at).run(block)
                 for total, to in zip(sums, outs, strict=True):
                     store(builder, total, to, align=4)
 
-            in_tiles(builder, n_tokens, (4, 3, 2, 1), emit)
+            in_tiles(builder, n_tokens, (8, 4, 3, 2, 1) if block_bytes else (4, 3, 2, 1), emit)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 11), codegen
@@ -394,18 +486,23 @@ u4_half_tile = quantised_tile(four_bits, False, 0)
 u4_float_tile = quantised_tile(four_bits, True, 0)
 s8_half_tile = quantised_tile(eight_bits, False, 0)
 s8_float_tile = quantised_tile(eight_bits, True, 1)
+# The same of two tiles. s8_half_pair takes int8 activations, and for s the z of quantise_row.
+u4_half_pair = quantised_tile(four_bits, False, 0, 160) if HAS_PAIRS else u4_half_tile
+u4_float_pair = quantised_tile(four_bits, True, 0, 192) if HAS_PAIRS else u4_float_tile
+s8_half_pair = quantised_tile(eight_bits_paired, False, 0, 272) if HAS_PAIRS else s8_half_tile
 
 
 @intrinsic
-def quantise_row(typingctx, x, n_blocks, x8, x16, d, s, h):
+def quantise_row(typingctx, x, n_blocks, x8, x16, d, s, h, z):
     """Quantise float32 [32 * n_blocks] to integers of -127 to 127, as llama.cpp's Q8_1 does.
 
     To the addresses go: x8 int8, x16 the same as int16, and a block each d (scale) and s (scale
-    times sum), both rounded to float16 as there, and h [2], the unrounded same of its halves.
+    times sum), both rounded to float16 as there, h [2], the unrounded same of its halves, and z
+    int32, -128 times the sum of the integers.
     """
 
     def codegen(context, builder, signature, arguments):
-        x, n_blocks, x8, x16, d, s, h = arguments
+        x, n_blocks, x8, x16, d, s, h, z = arguments
 
         def larger(a, b):
             return builder.select(builder.fcmp_ordered(">", a, b), a, b)
@@ -442,6 +539,8 @@ def quantise_row(typingctx, x, n_blocks, x8, x16, d, s, h):
                 builder.add(builder.add(totals[0], totals[1]), builder.add(totals[2], totals[3])),
                 builder.add,
             )
+            excess = builder.mul(total, ir.Constant(I32, -128))
+            store(builder, excess, builder.add(z, offset), 4)
             both = builder.fmul(builder.sitofp(total, F32), scale)
             for value, to in ((scale, d), (both, s)):
                 rounded = float_of_half_bits(builder, half_bits_of_float(builder, value))
@@ -454,7 +553,7 @@ def quantise_row(typingctx, x, n_blocks, x8, x16, d, s, h):
         Loop(builder, n_blocks, []).run(step)
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 7), codegen
+    return types.void(*[types.int64] * 8), codegen
 
 
 # --------------------------------------------------------------------------------------------------

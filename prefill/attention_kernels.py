@@ -6,7 +6,7 @@ from numba import njit
 from ..engine.tile_kernels import f32_tile, row_exp, row_max
 
 # See forward_kernels.
-BUILT_ON = {"tile_kernels": "ec2d5ffb"}
+BUILT_ON = {"tile_kernels": "3afc1d06"}
 
 PANEL = 16  # keys that are multiplied at a time
 

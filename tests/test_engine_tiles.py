@@ -66,6 +66,7 @@ def activations(x: np.ndarray) -> tuple[np.ndarray, ...]:
         np.zeros((n_tokens, blocks), np.float32),
         np.zeros((n_tokens, blocks), np.float32),
         np.zeros((n_tokens, 2 * blocks), np.float32),
+        np.zeros((n_tokens, blocks), np.int32),
     )
 
 
@@ -108,11 +109,22 @@ def test_a_token_does_not_depend_on_its_batch(kind: TensorType) -> None:
         assert np.array_equal(product(tensor, order, x[start:stop])[0], whole[start:stop])
 
 
+@pytest.mark.parametrize("kind", FORMS, ids=lambda kind: kind.name)
+def test_a_row_does_not_depend_on_its_neighbours(kind: TensorType) -> None:
+    """Two tiles at once that come to other bits than one after the other: threads split rows."""
+    tensor = tensor_of(kind, 40, 256)
+    x = np.random.default_rng(5).normal(size=(13, 256)).astype(np.float32)
+    whole, _ = product(tensor, np.arange(40), x)
+    for start in range(0, 40, 8):
+        alone, _ = product(tensor, np.arange(start, start + 8), x)
+        assert np.array_equal(alone, whole[:, start : start + 8])
+
+
 @njit
-def quantise_one(x, x8, x16, d, s, h):  # type: ignore[no-untyped-def]
+def quantise_one(x, x8, x16, d, s, h, z):  # type: ignore[no-untyped-def]
     quantise_row(
         x.ctypes.data, x.size // 32, x8.ctypes.data, x16.ctypes.data, d.ctypes.data,
-        s.ctypes.data, h.ctypes.data,
+        s.ctypes.data, h.ctypes.data, z.ctypes.data,
     )  # fmt: skip
 
 
@@ -122,8 +134,9 @@ def test_quantised_activations() -> None:
     x[32:64] = 0
     x[64:96] *= 1e-30
     x[96] = 1e6
-    (floats,), (x8,), (x16,), (d,), (s,), (h,) = activations(x[None])
-    quantise_one(floats, x8, x16, d, s, h)
+    (floats,), (x8,), (x16,), (d,), (s,), (h,), (z,) = activations(x[None])
+    quantise_one(floats, x8, x16, d, s, h, z)
+    assert np.array_equal(z, -128 * x8.reshape(-1, 32).astype(np.int32).sum(axis=1))
     blocks = x.reshape(-1, 32)
     scale = np.abs(blocks).max(axis=1) / np.float32(127)
     assert np.array_equal(d, scale.astype(np.float16).astype(np.float32))
