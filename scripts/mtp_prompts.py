@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-SHARES = {"open": 0.45, "asked": 0.32, "raw": 0.13, "whole": 0.10}
+SHARES = {"open": 0.28, "asked": 0.52, "raw": 0.10, "whole": 0.10}
 
 # What requests are made of: lists of words and of forms that they are put into.
 WORDS: dict[str, list[str]] = json.loads(
@@ -84,9 +84,7 @@ class Prompts:
 
     def _request(self) -> str:
         rng = self._rng
-        kind = rng.choice(
-            ["task", "code", "sum", "record", "piece"], p=[0.4, 0.2, 0.13, 0.09, 0.18]
-        )
+        kind = rng.choice(["task", "code", "sum", "record", "piece"], p=[0.38, 0.2, 0.12, 0.1, 0.2])
         if kind == "code":
             return str(rng.choice(WORDS["code_forms"])).format(
                 rng.choice(WORDS["languages"]), rng.choice(WORDS["code_tasks"])
@@ -96,10 +94,12 @@ class Prompts:
             return str(rng.choice(WORDS["sums"])).format(*numbers, rng.choice(WORDS["things"]))
         if kind == "record":
             return str(rng.choice(WORDS["record_forms"])).format(
-                rng.choice(WORDS["names"]), rng.integers(18, 80), rng.choice(WORDS["cities"])
-            )
+                rng.choice(WORDS["names"]), rng.integers(18, 80), rng.choice(WORDS["cities"]),
+                rng.choice(WORDS["names"]), rng.choice(WORDS["cities"]), rng.integers(18, 80),
+                rng.integers(2, 12), rng.integers(2, 12), rng.choice(WORDS["things"])
+            )  # fmt: skip
         if kind == "piece":
-            piece = self._piece(int(rng.integers(300, 900)))
+            piece = self._piece(int(rng.integers(200, 1400)))
             return str(rng.choice(WORDS["piece_forms"])).format(piece)
         subjects = rng.choice(WORDS["subjects"], 2, replace=False)
         return str(rng.choice(WORDS["tasks"])).format(*subjects)

@@ -20,7 +20,7 @@ from draftsmith.engine.model import Model, Taps
 from mtp_prompts import Prompts
 
 TEMPERATURES = (0.0, 0.3, 0.6, 0.8, 1.0)
-WEIGHTS = (0.45, 0.15, 0.15, 0.15, 0.10)
+WEIGHTS = (0.6, 0.12, 0.12, 0.1, 0.06)
 FARTHEST = 9.0  # a token e^9 times less likely than the likeliest is never drawn
 LOOP = 16  # a text that repeats so many tokens teaches no more
 
