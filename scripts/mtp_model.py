@@ -136,8 +136,9 @@ class SoftCrossEntropy(torch.autograd.Function):
         loss, hits = 0.0, 0
         for start in range(0, n.shape[0], chunk):
             rows = slice(start, start + chunk)
-            logits = n[rows] @ matrix.T
-            target = wanted[rows] @ matrix.T
+            # products may be bfloat16 (autocast); sums of 8192 exponentials may not
+            logits = (n[rows] @ matrix.T).float()
+            target = (wanted[rows] @ matrix.T).float()
             hits += (logits.argmax(-1) == target.argmax(-1)).sum().item()
             p = target.softmax(-1)
             total = logits.logsumexp(-1, keepdim=True)

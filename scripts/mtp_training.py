@@ -116,8 +116,15 @@ def learning_rate(step: int, n_steps: int, most: float, warm_up: int, decay: flo
 class Muon(torch.optim.Optimizer):
     """Momentum made orthogonal (Jordan et al. 2024), for matrices; scaled as in Liu et al. 2025."""
 
-    def __init__(self, parameters: Iterator[Tensor], lr: float, momentum: float = 0.95) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": 0.02})
+    def __init__(
+        self,
+        parameters: Iterator[Tensor],
+        lr: float,
+        momentum: float = 0.95,
+        products: torch.dtype = torch.float32,
+    ) -> None:
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": 0.02, "products": products}
+        super().__init__(parameters, defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
@@ -130,7 +137,8 @@ class Muon(torch.optim.Optimizer):
                     state["average"] = torch.zeros_like(parameter)
                 average = state["average"]
                 average.lerp_(parameter.grad, 1 - group["momentum"])
-                update = orthogonal(parameter.grad.lerp(average, group["momentum"]))
+                turned = parameter.grad.lerp(average, group["momentum"])
+                update = orthogonal(turned.to(group["products"])).float()
                 update *= 0.2 * math.sqrt(max(parameter.shape))
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 parameter.add_(update, alpha=-group["lr"])

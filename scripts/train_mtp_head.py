@@ -28,6 +28,7 @@ from mtp_model import Head
 from mtp_training import Muon, learning_rate, start_head, steps_loss
 
 HERE = Path(__file__).resolve().parent
+VOCABULARY = 8192
 
 
 def options() -> argparse.Namespace:
@@ -43,7 +44,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--noise", type=float, default=0.1, help="of hidden states, relative")
     parser.add_argument("--decay", type=float, default=0.2, help="share of the steps that decay")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
-    parser.add_argument("--vocabulary", type=int, default=8192, help="tokens that are drafted")
+    parser.add_argument(
+        "--vocabulary",
+        type=int,
+        help=f"tokens that are drafted, the data's most frequent; default {VOCABULARY}, or, with "
+        "--start, those of that head",
+    )
     parser.add_argument("--features", type=int, nargs="*", default=[10, 20])
     parser.add_argument("--held", type=int, default=24, help="rows that are not trained on")
     parser.add_argument(
@@ -55,6 +61,11 @@ def options() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=100, help="steps between checks")
+    parser.add_argument(
+        "--bf16",
+        action="store_true",
+        help="products in bfloat16: faster on processors that have them (AMX, AVX512-BF16)",
+    )
     parser.add_argument("--resume-stable", action="store_true")
     parser.add_argument(
         "--start", type=Path, help="a head.gguf to begin with, for more data; not its optimisers"
@@ -95,14 +106,18 @@ class Training:
             print(f"going on from {state}, begun already: --start is not looked at", flush=True)
         if saved is None and chosen.start is not None:
             self.head, self.d2t = mtp_export.read_head(chosen.start, self.target)
+            if chosen.vocabulary is not None:  # its output is the target's, whatever its rows
+                self.d2t = most_frequent(self.shards.learnt_tokens(), chosen.vocabulary)
         elif saved is None:
             self.head = start_head(self.target, self.shards)
-            self.d2t = most_frequent(self.shards.learnt_tokens(), chosen.vocabulary)
+            n_drafted = chosen.vocabulary or VOCABULARY
+            self.d2t = most_frequent(self.shards.learnt_tokens(), n_drafted)
         else:
             self.head.load_state_dict(saved["head"])
             self.d2t = saved["d2t"]
             self.step, self.visits = saved["step"], saved["visits"]
         self.matrix = self.target.output[self.d2t].contiguous()
+        self.products = torch.bfloat16 if chosen.bf16 else torch.float32
         self.optimizers = self._optimizers()
         if saved is not None:
             for optimizer, old in zip(self.optimizers, saved["optimizers"], strict=True):
@@ -115,7 +130,7 @@ class Training:
             groups = [{"params": matrices, "weight_decay": 0.02}, {"params": vectors}]
             return [torch.optim.AdamW(groups, self.chosen.lr, betas=(0.9, 0.95), weight_decay=0.0)]
         rest = torch.optim.AdamW(vectors, self.chosen.lr, betas=(0.9, 0.95), weight_decay=0.0)
-        return [Muon(iter(matrices), self.chosen.lr), rest]
+        return [Muon(iter(matrices), self.chosen.lr, products=self.products), rest]
 
     def save(self, name: str) -> None:
         path = self.chosen.output / name
@@ -134,9 +149,11 @@ class Training:
                 group["lr"] = rate
             optimizer.zero_grad(set_to_none=True)
         batch.disturb(c.noise)
-        loss, records = steps_loss(
-            self.head, self.target, self.matrix, batch, c.draft_steps, c.share, self.step
-        )
+        with torch.autocast("cpu", torch.bfloat16, enabled=c.bf16):
+            loss, records = steps_loss(
+                self.head, self.target, self.matrix.to(self.products), batch,
+                c.draft_steps, c.share, self.step,
+            )  # fmt: skip
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
         for optimizer in self.optimizers:

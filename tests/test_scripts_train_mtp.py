@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from draftsmith.engine.errors import UsageError
 from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf_tensors import open_tensors
 from draftsmith.engine.model import Model, load_model
 from draftsmith.engine.tokenizer import load_tokenizer
 from draftsmith.mtp.drafter import MtpDrafter
@@ -152,6 +153,16 @@ def test_training_lowers_the_loss_and_writes_a_head(
     with (tmp_path / "more" / "curve.csv").open(newline="") as file:
         (begun,) = csv.DictReader(file)
     assert float(begun["held_loss1"]) < float(rows[2]["held_loss1"])
+    # other numbers, no other lesson
+    run("train_mtp_head.py", *args, *again[:-1], tmp_path / "half", "--bf16")
+    with (tmp_path / "half" / "curve.csv").open(newline="") as file:
+        (halved,) = csv.DictReader(file)
+    assert float(halved["held_loss1"]) == pytest.approx(float(begun["held_loss1"]), rel=0.01)
+    heads = [(tmp_path / name / "head.gguf").read_bytes() for name in ("more", "half")]
+    assert heads[0] != heads[1]
+    run("train_mtp_head.py", *args, *again[:-1], tmp_path / "few", "--vocabulary", 40)
+    few = open_tensors(tmp_path / "few" / "head.gguf")
+    assert few["nextn.d2t"].shape == (40,)
 
 
 def assert_drafts(model: Model, drafter: MtpDrafter, tokens: np.ndarray) -> None:
