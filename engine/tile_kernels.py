@@ -45,6 +45,8 @@ HAS_PAIRS = HAS_VNNI and cpu_has("avx512bw")
 HAS_FMA = cpu_has("fma") or not llvm.get_default_triple().startswith(("x86", "i686"))
 HAS_HALF = cpu_has("f16c") or not llvm.get_default_triple().startswith(("x86", "i686"))
 ON_X86 = llvm.get_default_triple().startswith(("x86", "i686"))
+# Tokens there: most sizes of a draft's pass, since unpacking costs as much as two tokens.
+PAIR_SIZES = (12, 9, 8, 6, 5, 4, 3, 2, 1)
 # Bytes from a block to the one that is asked of memory meanwhile. The CPU itself does not look
 # past a page's end, and without this a batch's products and its reading happen in turn.
 AHEAD = 4096
@@ -474,7 +476,7 @@ def quantised_tile(products, wide, d_shift, block_bytes=0):
                 for total, to in zip(sums, outs, strict=True):
                     store(builder, total, to, align=4)
 
-            in_tiles(builder, n_tokens, (8, 4, 3, 2, 1) if block_bytes else (4, 3, 2, 1), emit)
+            in_tiles(builder, n_tokens, PAIR_SIZES if block_bytes else (4, 3, 2, 1), emit)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 11), codegen
