@@ -10,7 +10,7 @@ from numba import njit
 from .block_kernels import Q4_0, Q4_1, Q4_K, Q5_1, Q5_K, unpack
 
 # See block_kernels.
-BUILT_ON = {"block_kernels": "16c4da54"}
+BUILT_ON = {"block_kernels": "565476ed"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from .tile_kernels import (
-    HAS_PAIRS,
+    HAS_VNNI,
     atomic_add,
     barrier,
     bf16_tile,
@@ -23,14 +23,11 @@ from .tile_kernels import (
     row_exp,
     row_max,
     row_squares,
-    s8_float_tile,
-    s8_half_pair,
-    s8_half_tile,
+    s8_float_tiles,
+    s8_half_tiles,
     stay_out,
-    u4_float_pair,
-    u4_float_tile,
-    u4_half_pair,
-    u4_half_tile,
+    u4_float_tiles,
+    u4_half_tiles,
 )
 
 # Forms of a packed matrix.
@@ -56,7 +53,7 @@ TOKEN_BLOCK = 128  # tokens whose activations stay in the CPU's cache while weig
 
 # The beginning of that file's SHA-256: Numba's cache sees edits of this file only, so an edit there
 # has to be one here (tests/test_layers.py tells the number).
-BUILT_ON = {"tile_kernels": "45e6dc6e"}
+BUILT_ON = {"tile_kernels": "787927c5"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 # Called by kernels only: a way in from Python would take as long again to compile.
@@ -76,32 +73,22 @@ def share(n, tid, n_threads):
 
 
 @njit(**INNER)
-def multiply_pairs(arena, slot, x, first, last, start, stop, out):
-    """As ``multiply`` of all tiles that come in twos; returns the first of the rest."""
+def multiply_panels(arena, slot, floats, first, last, start, stop, out):
+    """``multiply`` of a float matrix, by panels of 16 rows."""
     stay_out()
-    _, x8, _, d, s, _, z = x
     form = slot[FORM]
-    if form not in (U4_HALF, U4_FLOAT, S8_HALF):
-        return first
     n_tokens = stop - start
-    n_blocks = slot[COLUMNS] // 32
-    a8 = x8.ctypes.data + start * x8.strides[0]
-    ad = d.ctypes.data + start * d.strides[0]
-    a_s = s.ctypes.data + start * s.strides[0]
-    az = z.ctypes.data + start * z.strides[0]
-    for tile in range(first, last - 1, 2):
+    n = slot[COLUMNS]
+    x = floats.ctypes.data + start * floats.strides[0]
+    for tile in range(first, last):
         w = arena.ctypes.data + slot[OFFSET] + tile * slot[TILE_BYTES]
-        to = out.ctypes.data + start * out.strides[0] + 32 * tile
-        if form == U4_HALF:
-            u4_half_pair(n_tokens, w, a8, x8.strides[0], ad, d.strides[0], a_s, s.strides[0],
-                         n_blocks, to, out.strides[0])  # fmt: skip
-        elif form == U4_FLOAT:
-            u4_float_pair(n_tokens, w, a8, x8.strides[0], ad, d.strides[0], a_s, s.strides[0],
-                          n_blocks, to, out.strides[0])  # fmt: skip
+        to = out.ctypes.data + start * out.strides[0] + 64 * tile
+        if form == F32_PANEL:
+            f32_tile(n_tokens, x, floats.strides[0], w, 64, n, to, out.strides[0])
+        elif form == F16_PANEL:
+            f16_tile(n_tokens, x, floats.strides[0], w, 32, n, to, out.strides[0])
         else:
-            s8_half_pair(n_tokens, w, a8, x8.strides[0], ad, d.strides[0], az, z.strides[0],
-                         n_blocks, to, out.strides[0])  # fmt: skip
-    return first + (last - first) // 2 * 2
+            bf16_tile(n_tokens, x, floats.strides[0], w, 32, n, to, out.strides[0])
 
 
 @njit(**INNER)
@@ -111,44 +98,36 @@ def multiply(arena, slot, x, first, last, start, stop, out):
     ``x``: the activations (floats, x8, x16, d, s, h, z), as ``quantise`` leaves them.
     """
     stay_out()
-    floats, x8, x16, d, s, h, _ = x
+    floats, x8, x16, d, s, h, z = x
     form = slot[FORM]
+    n_tiles = last - first
     n_tokens = stop - start
-    n = slot[COLUMNS]
-    n_blocks = n // 32
-    af = floats.ctypes.data + start * floats.strides[0]
+    n_blocks = slot[COLUMNS] // 32
     a8 = x8.ctypes.data + start * x8.strides[0]
     a16 = x16.ctypes.data + start * x16.strides[0]
     ad = d.ctypes.data + start * d.strides[0]
     a_s = s.ctypes.data + start * s.strides[0]
     ah = h.ctypes.data + start * h.strides[0]
-    if HAS_PAIRS:
-        first = multiply_pairs(arena, slot, x, first, last, start, stop, out)
-    for tile in range(first, last):
-        w = arena.ctypes.data + slot[OFFSET] + tile * slot[TILE_BYTES]
-        to = out.ctypes.data + start * out.strides[0]
-        if form <= BF16_PANEL:
-            to += 64 * tile
-            if form == F32_PANEL:
-                f32_tile(n_tokens, af, floats.strides[0], w, 64, n, to, out.strides[0])
-            elif form == F16_PANEL:
-                f16_tile(n_tokens, af, floats.strides[0], w, 32, n, to, out.strides[0])
-            else:
-                bf16_tile(n_tokens, af, floats.strides[0], w, 32, n, to, out.strides[0])
-        else:
-            to += 32 * tile
-            if form == U4_HALF:
-                u4_half_tile(n_tokens, w, a8, x8.strides[0], ad, d.strides[0], a_s, s.strides[0],
-                             n_blocks, to, out.strides[0])  # fmt: skip
-            elif form == U4_FLOAT:
-                u4_float_tile(n_tokens, w, a8, x8.strides[0], ad, d.strides[0], a_s, s.strides[0],
-                              n_blocks, to, out.strides[0])  # fmt: skip
-            elif form == S8_HALF:
-                s8_half_tile(n_tokens, w, a16, x16.strides[0], ad, d.strides[0], a_s, s.strides[0],
-                             n_blocks, to, out.strides[0])  # fmt: skip
-            else:
-                s8_float_tile(n_tokens, w, a16, x16.strides[0], ad, d.strides[0], ah, h.strides[0],
-                              2 * n_blocks, to, out.strides[0])  # fmt: skip
+    az = z.ctypes.data + start * z.strides[0]
+    w = arena.ctypes.data + slot[OFFSET] + first * slot[TILE_BYTES]
+    to = out.ctypes.data + start * out.strides[0] + 32 * first
+    if form <= BF16_PANEL:
+        multiply_panels(arena, slot, floats, first, last, start, stop, out)
+    elif form == U4_HALF:
+        u4_half_tiles(n_tiles, n_tokens, w, a8, x8.strides[0], ad, d.strides[0], a_s, s.strides[0],
+                      n_blocks, to, out.strides[0])  # fmt: skip
+    elif form == U4_FLOAT:
+        u4_float_tiles(n_tiles, n_tokens, w, a8, x8.strides[0], ad, d.strides[0], a_s, s.strides[0],
+                       n_blocks, to, out.strides[0])  # fmt: skip
+    elif form == S8_FLOAT:
+        s8_float_tiles(n_tiles, n_tokens, w, a16, x16.strides[0], ad, d.strides[0], ah,
+                       h.strides[0], 2 * n_blocks, to, out.strides[0])  # fmt: skip
+    elif HAS_VNNI:
+        s8_half_tiles(n_tiles, n_tokens, w, a8, x8.strides[0], ad, d.strides[0], az, z.strides[0],
+                      n_blocks, to, out.strides[0])  # fmt: skip
+    else:
+        s8_half_tiles(n_tiles, n_tokens, w, a16, x16.strides[0], ad, d.strides[0], a_s,
+                      s.strides[0], n_blocks, to, out.strides[0])  # fmt: skip
 
 
 @njit(**INNER)

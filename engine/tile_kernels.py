@@ -398,100 +398,106 @@ def eight_bits(builder, wide, tiles, i, xs, zs):
     return whole, scale, least
 
 
-def eight_bits_paired(builder, wide, tiles, i, xs, zs):
-    """As ``eight_bits`` of two tiles with float16 scales; xs are int8 activations.
+def eight_bits_by_fours(builder, wide, tiles, i, xs, zs):
+    """As ``eight_bits`` with float16 scales, four columns at a time; xs are int8 activations.
 
     The instruction wants one side unsigned: weights get 128 added, and the sums begin with what
     that adds too much, -128 times the block's activations (zs).
     """
     here = blocks_of(builder, tiles, i, 272)
+    lanes = 8 * len(tiles)
     z_offset = builder.mul(i, ir.Constant(I64, 4))
-    start = [splat(builder, load(builder, builder.add(z, z_offset), I32, 4), 16) for z in zs]
+    start = [splat(builder, load(builder, builder.add(z, z_offset), I32, 4), lanes) for z in zs]
     rows = [builder.add(x, builder.mul(i, ir.Constant(I64, 32))) for x in xs]
     # of two columns, rows in turn, and the next two, to a row's four columns side by side
-    order = [tile + row + two for tile in (0, 16) for row in range(8) for two in (0, 8)]
+    order = [
+        16 * tile + row + two for tile in range(len(tiles)) for row in range(8) for two in (0, 8)
+    ]
     sums = Sums(builder, start)
     for step in range(8):
         narrow = in_tile(builder, here, 32 * step, V32B, 16)
-        words = builder.bitcast(narrow, vector(I16, 32))
-        words = builder.shuffle_vector(words, words, ir.Constant(vector(I32, 32), order))
-        weights = builder.bitcast(words, vector(I8, 64))
+        words = builder.bitcast(narrow, vector(I16, 2 * lanes))
+        words = builder.shuffle_vector(words, words, ir.Constant(vector(I32, 2 * lanes), order))
+        weights = builder.bitcast(words, narrow.type)
         sums.add(step, builder.xor(weights, like(weights, -128)), rows, 4 * step)
     return sums.whole(), scales(builder, here, 256, False), None
 
 
-def quantised_tile(products, wide, d_shift, block_bytes=0):
-    """An intrinsic that multiplies a tile of 8 weight rows with the activations of all tokens.
+def quantised_tiles(products, wide, d_shift, block_bytes, at_once=1):
+    """An intrinsic that multiplies tiles of 8 weight rows with the activations of all tokens.
 
-    Its arguments: (n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out, out_stride),
-    addresses and strides in bytes; x the activations as integers, d their scales, s the sums of
-    the blocks' activations; float32 out[t, 0:8]. ``2**d_shift`` blocks share an activation scale.
-
-    With ``block_bytes``, those of a tile's block, it takes this tile and the next: out[t, 0:16].
+    Its arguments: (n_tiles, n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out,
+    out_stride), addresses and strides in bytes; x the activations as integers, d their scales, s
+    the sums of the blocks' activations; float32 out[t, 0 : 8 n_tiles]. ``2**d_shift`` blocks share
+    an activation scale; a tile's block has ``block_bytes``. ``at_once``: 2 where ``products`` knows
+    how to take two tiles.
     """
-    lanes = 16 if block_bytes else 8
 
     @intrinsic
     def run(
-        typingctx, n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out, out_stride
-    ):
+        typingctx, n_tiles, n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out,
+        out_stride,
+    ):  # fmt: skip
         def codegen(context, builder, signature, arguments):
-            n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out, out_stride = (
-                arguments
-            )
+            (n_tiles, n_tokens, w, x, x_stride, d, d_stride, s, s_stride, n_blocks, out,
+             out_stride) = arguments  # fmt: skip
+            tile_bytes = builder.mul(n_blocks, ir.Constant(I64, block_bytes))
 
-            def emit(size, start):
-                xs, ds, ss, outs = (
-                    rows_of(builder, address, stride, start, size)
-                    for address, stride in (
-                        (x, x_stride),
-                        (d, d_stride),
-                        (s, s_stride),
-                        (out, out_stride),
+            def emit_tiles(n_wide, tile):
+                tiles = rows_of(builder, w, tile_bytes, tile, n_wide)
+                to = builder.add(out, builder.mul(tile, ir.Constant(I64, 32)))
+                lanes = 8 * n_wide
+
+                def emit(size, start):
+                    xs, ds, ss, outs = (
+                        rows_of(builder, address, stride, start, size)
+                        for address, stride in (
+                            (x, x_stride),
+                            (d, d_stride),
+                            (s, s_stride),
+                            (to, out_stride),
+                        )
                     )
-                )
 
-                tiles = [w]
-                if block_bytes:
-                    tile_bytes = builder.mul(n_blocks, ir.Constant(I64, block_bytes))
-                    tiles.append(builder.add(w, tile_bytes))
+                    def block(i, sums):
+                        whole, scale, least = products(builder, wide, tiles, i, xs, ss)
+                        shared = builder.lshr(i, ir.Constant(I64, d_shift))
+                        d_offset = builder.shl(shared, ir.Constant(I64, 2))
+                        s_offset = builder.shl(i, ir.Constant(I64, 2))
+                        after = []
+                        for t in range(size):
+                            both = builder.fmul(scale, number(builder, ds[t], d_offset, lanes))
+                            whole_t = builder.sitofp(whole[t], both.type)
+                            total = fma(builder, whole_t, both, sums[t])
+                            if least is not None:
+                                add = number(builder, ss[t], s_offset, lanes)
+                                total = fma(builder, least, add, total)
+                            after.append(total)
+                        return after
 
-                def block(i, sums):
-                    whole, scale, least = products(builder, wide, tiles, i, xs, ss)
-                    shared = builder.lshr(i, ir.Constant(I64, d_shift))
-                    d_offset = builder.shl(shared, ir.Constant(I64, 2))
-                    s_offset = builder.shl(i, ir.Constant(I64, 2))
-                    after = []
-                    for t in range(size):
-                        both = builder.fmul(scale, number(builder, ds[t], d_offset, lanes))
-                        total = fma(builder, builder.sitofp(whole[t], both.type), both, sums[t])
-                        if least is not None:
-                            add = number(builder, ss[t], s_offset, lanes)
-                            total = fma(builder, least, add, total)
-                        after.append(total)
-                    return after
+                    start_at = [constants(F32, lanes, 0.0)] * size
+                    sums = Loop(builder, n_blocks, start_at).run(block)
+                    for total, place in zip(sums, outs, strict=True):
+                        store(builder, total, place, align=4)
 
-                start_at = [constants(F32, lanes, 0.0)] * size
-                sums = Loop(builder, n_blocks, start_at).run(block)
-                for total, to in zip(sums, outs, strict=True):
-                    store(builder, total, to, align=4)
+                in_tiles(builder, n_tokens, PAIR_SIZES if n_wide > 1 else (4, 3, 2, 1), emit)
 
-            in_tiles(builder, n_tokens, PAIR_SIZES if block_bytes else (4, 3, 2, 1), emit)
+            in_tiles(builder, n_tiles, (2, 1) if at_once > 1 else (1,), emit_tiles)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 11), codegen
+        return types.void(*[types.int64] * 12), codegen
 
     return run
 
 
-u4_half_tile = quantised_tile(four_bits, False, 0)
-u4_float_tile = quantised_tile(four_bits, True, 0)
-s8_half_tile = quantised_tile(eight_bits, False, 0)
-s8_float_tile = quantised_tile(eight_bits, True, 1)
-# The same of two tiles. s8_half_pair takes int8 activations, and for s the z of quantise_row.
-u4_half_pair = quantised_tile(four_bits, False, 0, 160) if HAS_PAIRS else u4_half_tile
-u4_float_pair = quantised_tile(four_bits, True, 0, 192) if HAS_PAIRS else u4_float_tile
-s8_half_pair = quantised_tile(eight_bits_paired, False, 0, 272) if HAS_PAIRS else s8_half_tile
+AT_ONCE = 2 if HAS_PAIRS else 1
+u4_half_tiles = quantised_tiles(four_bits, False, 0, 160, AT_ONCE)
+u4_float_tiles = quantised_tiles(four_bits, True, 0, 192, AT_ONCE)
+# By fours it takes int8 activations, and for s the z of quantise_row.
+s8_half_tiles = quantised_tiles(
+    eight_bits_by_fours if HAS_VNNI else eight_bits, False, 0, 272, AT_ONCE
+)
+s8_float_tiles = quantised_tiles(eight_bits, True, 1, 192)
 
 
 @intrinsic
