@@ -104,20 +104,21 @@ class Training:
         saved = torch.load(state, weights_only=True) if state.exists() else None
         if saved is not None and chosen.start is not None:
             print(f"going on from {state}, begun already: --start is not looked at", flush=True)
-        if saved is None and chosen.start is not None:
-            self.head, self.d2t = mtp_export.read_head(chosen.start, self.target)
-            if chosen.vocabulary is not None:  # its output is the target's, whatever its rows
-                self.d2t = most_frequent(self.shards.learnt_tokens(), chosen.vocabulary)
-        elif saved is None:
-            self.head = start_head(self.target, self.shards)
-            n_drafted = chosen.vocabulary or VOCABULARY
-            self.d2t = most_frequent(self.shards.learnt_tokens(), n_drafted)
-        else:
+        if saved is not None:
             self.head.load_state_dict(saved["head"])
             self.d2t = saved["d2t"]
             self.step, self.visits = saved["step"], saved["visits"]
+        elif chosen.start is not None:
+            self.head, self.d2t = mtp_export.read_head(chosen.start, self.target)
+        else:
+            self.head = start_head(self.target, self.shards)
+        # a head's output is the target's, whatever rows of it are drafted
+        if saved is None and (chosen.start is None or chosen.vocabulary is not None):
+            n_drafted = chosen.vocabulary or VOCABULARY
+            self.d2t = most_frequent(self.shards.learnt_tokens(), n_drafted)
         self.matrix = self.target.output[self.d2t].contiguous()
         self.products = torch.bfloat16 if chosen.bf16 else torch.float32
+        self.trained_matrix = self.matrix.to(self.products)
         self.optimizers = self._optimizers()
         if saved is not None:
             for optimizer, old in zip(self.optimizers, saved["optimizers"], strict=True):
@@ -151,7 +152,7 @@ class Training:
         batch.disturb(c.noise)
         with torch.autocast("cpu", torch.bfloat16, enabled=c.bf16):
             loss, records = steps_loss(
-                self.head, self.target, self.matrix.to(self.products), batch,
+                self.head, self.target, self.trained_matrix, batch,
                 c.draft_steps, c.share, self.step,
             )  # fmt: skip
         loss.backward()

@@ -135,8 +135,7 @@ def test_training_lowers_the_loss_and_writes_a_head(
             "--features", 1, 2, "--held", 4, "--every", 10, "--exclude", "--rows", 4)  # fmt: skip
     run("train_mtp_head.py", *args, "--steps", 20)
     run("train_mtp_head.py", *args, "--steps", 60)
-    with (tmp_path / "out" / "curve.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = curve(tmp_path / "out")
     assert [int(row["step"]) for row in rows] == [10, 20, 30, 40, 50, 60]
     assert float(rows[-1]["train_loss1"]) < float(rows[0]["train_loss1"])
     metadata = read_metadata(model_path)
@@ -150,19 +149,23 @@ def test_training_lowers_the_loss_and_writes_a_head(
     model.close()
     again = ("--steps", 10, "--start", path, "-o", tmp_path / "more")
     run("train_mtp_head.py", *args, *again)
-    with (tmp_path / "more" / "curve.csv").open(newline="") as file:
-        (begun,) = csv.DictReader(file)
+    (begun,) = curve(tmp_path / "more")
     assert float(begun["held_loss1"]) < float(rows[2]["held_loss1"])
     # other numbers, no other lesson
     run("train_mtp_head.py", *args, *again[:-1], tmp_path / "half", "--bf16")
-    with (tmp_path / "half" / "curve.csv").open(newline="") as file:
-        (halved,) = csv.DictReader(file)
+    (halved,) = curve(tmp_path / "half")
     assert float(halved["held_loss1"]) == pytest.approx(float(begun["held_loss1"]), rel=0.01)
     heads = [(tmp_path / name / "head.gguf").read_bytes() for name in ("more", "half")]
     assert heads[0] != heads[1]
     run("train_mtp_head.py", *args, *again[:-1], tmp_path / "few", "--vocabulary", 40)
     few = open_tensors(tmp_path / "few" / "head.gguf")
     assert few["nextn.d2t"].shape == (40,)
+
+
+def curve(folder: Path) -> list[dict[str, str]]:
+    """The rows of a training's curve."""
+    with (folder / "curve.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def assert_drafts(model: Model, drafter: MtpDrafter, tokens: np.ndarray) -> None:
