@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..engine.chat_messages import Chat, NotAChat
 from ..engine.errors import UsageError
-from .conversation_formats import Chat, NotAChat, chat_of
+from .conversation_formats import chat_of
 from .conversation_json import TOO_DEEP, Failure, json_values
 from .corpus_decode import LINE_LIMIT_BYTES
 from .corpus_files import Source, find_sources, read_blocks, total_bytes

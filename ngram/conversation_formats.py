@@ -7,64 +7,29 @@ ShareGPT, and the exports of llama-server's web page, Open WebUI, ChatGPT and Cl
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..engine.chat_messages import (
+    REASONING,
+    TAKEN,
+    Chat,
+    Json,
+    NotAChat,
+    add_message,
+    add_messages,
+    first_of,
+    has_text,
+    parsed,
+    shallow,
+)
 from .conversation_trees import PathLost, path_to_current
 
-Json = Mapping[str, Any]
-
-# An export's own names for those who speak; other names stay, and the template has its say.
-ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "chatgpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "ai": "assistant",
-    "observation": "tool",
-    "function": "tool",
-    "function_response": "tool",
-    "function-response": "tool",
-    "tool_response": "tool",
-    "ipython": "tool",
-}
-_CALLS = ("function_call", "function-call", "tool_call")
 _PROMPTS = ("prompt", "instruction", "question", "query", "input")
 _ANSWERS = ("completion", "response", "output", "answer")
 _SYSTEMS = ("system", "system_prompt")
-_REASONING = ("reasoning_content", "reasoning", "thinking", "reasoningContent")
-# Variables that a template gets from elsewhere.
-_TAKEN = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"})
-_TEXT_PARTS = ("text", "input_text", "output_text")
-# Nothing honest goes deeper, and JSON can be written again.
-_DEEPEST = 100
 
 NOT_KNOWN = "no conversation of a known form"
-
-
-class NotAChat(Exception):
-    """A value that is no conversation; its message is the reason, a fixed text."""
-
-
-@dataclass
-class Chat:
-    """A conversation as it was logged.
-
-    Attributes
-    ----------
-    messages : each with ``role`` and ``content`` (a text, or a list of parts {"type": "text",
-        "text": ...}), and ``reasoning_content``, ``tool_calls``, ``tool_call_id`` and ``name``
-        where there are such.
-    values : further variables of the template.
-    n_media : parts that are no text and were left out: images, sound, files.
-    """
-
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    values: dict[str, Any] = field(default_factory=dict)
-    n_media: int = 0
 
 
 def chat_of(value: object) -> Chat:
@@ -104,36 +69,38 @@ def _of_messages(value: Json) -> Chat:
     if any(_is_node(one) for one in listed):
         return _of_web_page({"conv": value, "messages": listed})
     chat = _chat_with(asked)
-    _add_all(chat, listed)
+    add_messages(chat, listed)
     answer = value.get("response")
     choices = (answer if isinstance(answer, Mapping) else value).get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
         message = choices[0].get("message")
         if isinstance(message, Mapping):
-            _add(chat, {"role": "assistant"} | dict(message))
+            add_message(chat, {"role": "assistant"} | dict(message))
     return chat
 
 
 def _of_sharegpt(value: Json) -> Chat:
     """{"conversations": [{"from", "value"}, ...], "system", "tools"}."""
     chat = _chat_with(value)
-    _add_all(chat, _list_of(value, "conversations" if "conversations" in value else "conversation"))
+    add_messages(
+        chat, _list_of(value, "conversations" if "conversations" in value else "conversation")
+    )
     return chat
 
 
 def _of_pair(value: Json) -> Chat:
     """{"prompt", "completion"}, or other names of the two; each a text, or messages."""
     chat = _chat_with(value)
-    asked, answer = _first(value, _PROMPTS), _first(value, _ANSWERS)
+    asked, answer = first_of(value, _PROMPTS), first_of(value, _ANSWERS)
     for name, role in ((asked, "user"), (answer, "assistant")):
         said = value[name]
         if isinstance(said, list) and all(map(is_message, said)):
-            _add_all(chat, said)
+            add_messages(chat, said)
             continue
         more = value.get("input") or value.get("context") if name == "instruction" else None
         if isinstance(more, str) and isinstance(said, str):
             said = f"{said}\n\n{more}"
-        _add(chat, {"role": role, "content": said})
+        add_message(chat, {"role": role, "content": said})
     return chat
 
 
@@ -145,16 +112,16 @@ def _of_web_page(value: Json) -> Chat:
     for node in _path(nodes, current, "timestamp"):
         if node.get("type") == "root":
             continue
-        message = {name: node.get(name) for name in ("role", "content", *_REASONING)}
+        message = {name: node.get(name) for name in ("role", "content", *REASONING)}
         calls = node.get("toolCalls")
-        message["tool_calls"] = _parsed(calls) if isinstance(calls, str) else calls
+        message["tool_calls"] = parsed(calls) if isinstance(calls, str) else calls
         message["tool_call_id"] = node.get("toolCallId")
         before, behind = _attached(node.get("extra"), chat)
         if before or behind:
             own = [node.get("content")] if node.get("content") else []
             message["content"] = [*before, *own, *behind]
         if message["role"] != "system" or message["content"]:
-            _add(chat, message)
+            add_message(chat, message)
     return chat
 
 
@@ -178,7 +145,7 @@ def _of_chatgpt(value: Json) -> Chat:
         kind = content.get("content_type")
         if kind == "thoughts":
             listed = content.get("thoughts")
-            thoughts += [t["content"] for t in listed or [] if _has_text(t, "content")]
+            thoughts += [t["content"] for t in listed or [] if has_text(t, "content")]
         if kind not in ("text", "multimodal_text", "code", "execution_output"):
             continue
         said = content.get("parts", content.get("text"))
@@ -187,7 +154,7 @@ def _of_chatgpt(value: Json) -> Chat:
             spoken["reasoning_content"] = "\n\n".join(thoughts)
             thoughts = []
         if said not in (None, "", [""]):
-            _add(chat, spoken)
+            add_message(chat, spoken)
     return chat
 
 
@@ -201,7 +168,7 @@ def _of_claude(value: Json) -> Chat:
         if isinstance(said, list):
             # what tools were asked and said, and thoughts, are parts of their own
             said = [part for part in said if not isinstance(part, Mapping) or "text" in part]
-        _add(chat, {"role": one.get("sender"), "content": said})
+        add_message(chat, {"role": one.get("sender"), "content": said})
         for name in ("attachments", "files"):
             chat.n_media += len(one[name]) if isinstance(one.get(name), list) else 0
     return chat
@@ -214,99 +181,11 @@ _FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json], Chat]], ...] = (
     (lambda value: "messages" in _inner(value, "chat"), lambda value: _of_messages(value["chat"])),
     (lambda value: "conversations" in value or "conversation" in value, _of_sharegpt),
     (lambda value: "chat_messages" in value, _of_claude),
-    (lambda value: bool(_first(value, _PROMPTS) and _first(value, _ANSWERS)), _of_pair),
+    (lambda value: bool(first_of(value, _PROMPTS) and first_of(value, _ANSWERS)), _of_pair),
 )
 
 
 # ---- messages
-
-
-def _add_all(chat: Chat, messages: Iterable[object]) -> None:
-    for message in messages:
-        if not isinstance(message, Mapping):
-            raise NotAChat("a message that is no object")
-        _add(chat, message)
-
-
-def _add(chat: Chat, message: Json) -> None:
-    """Add a message in the form that templates take.
-
-    Raises
-    ------
-    NotAChat : it has no role, or something that cannot be read
-    """
-    role = message.get("role", message.get("from"))
-    if not isinstance(role, str) or not role:
-        raise NotAChat("a message without a role")
-    said = message.get("content", message.get("value"))
-    added: dict[str, Any] = {"role": ROLES.get(role, role), "content": _content(chat, said)}
-    calls = _calls(message)
-    if role in _CALLS:
-        calls = _call_in_words(added["content"])
-        added |= {"role": "assistant"} | ({"content": ""} if calls else {})
-    if calls:
-        added["tool_calls"] = calls
-    reasoning = _first(message, _REASONING)
-    if reasoning and _has_text(message, reasoning):
-        added["reasoning_content"] = message[reasoning]
-    for name in ("tool_call_id", "name"):
-        if isinstance(message.get(name), str):
-            added[name] = message[name]
-    chat.messages.append(added)
-
-
-def _content(chat: Chat, said: object) -> str | list[dict[str, str]]:
-    """A text, or the texts of several parts; what is no text is counted."""
-    parts = said if isinstance(said, list) else [said]
-    texts = []
-    for part in parts:
-        if part is None:
-            continue
-        if isinstance(part, Mapping):
-            is_text = part.get("type", part.get("content_type", "text")) in _TEXT_PARTS
-            text = part.get("text") if is_text else part.get("refusal")
-            if not isinstance(text, str):
-                chat.n_media += 1
-                continue
-            part = text
-        if not isinstance(part, str):
-            raise NotAChat("a content that is no text")
-        texts.append(part)
-    if len(texts) < 2:
-        return texts[0] if texts else ""
-    return [{"type": "text", "text": text} for text in texts]
-
-
-def _calls(message: Json) -> list[dict[str, Any]]:
-    """The tools that a message calls, in OpenAI's form."""
-    listed = message.get("tool_calls")
-    old = message.get("function_call")
-    calls = listed if isinstance(listed, list) else [old] if isinstance(old, Mapping) else []
-    return [_call(one) for one in calls]
-
-
-def _call(call: object) -> dict[str, Any]:
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise NotAChat("a tool call without a name")
-    arguments = function.get("arguments")
-    if not isinstance(arguments, str | Mapping):
-        arguments = {} if arguments is None else json.dumps(arguments)
-    made: dict[str, Any] = {
-        "type": "function",
-        "function": {"name": function["name"], "arguments": _shallow(arguments)},
-    }
-    assert isinstance(call, Mapping)
-    if isinstance(call.get("id"), str):
-        made["id"] = call["id"]
-    return made
-
-
-def _call_in_words(said: object) -> list[dict[str, Any]]:
-    """The call that a text holds as JSON; none if it does not."""
-    found = _parsed(said) if isinstance(said, str) else None
-    named = isinstance(found, Mapping) and isinstance(found.get("name"), str)
-    return [_call(found)] if named else []
 
 
 def _attached(extra: object, chat: Chat) -> tuple[list[str], list[str]]:
@@ -315,11 +194,11 @@ def _attached(extra: object, chat: Chat) -> tuple[list[str], list[str]]:
     behind: list[str] = []
     for one in extra if isinstance(extra, list) else []:
         label, place = _ATTACHMENTS.get(str(one.get("type")), ("", None))
-        is_shown = _has_text(one, "content") and not one.get("processedAsImages")
+        is_shown = has_text(one, "content") and not one.get("processedAsImages")
         if place is None or not is_shown:
             chat.n_media += 1
             continue
-        server = f" ({one['serverName']})" if _has_text(one, "serverName") else ""
+        server = f" ({one['serverName']})" if has_text(one, "serverName") else ""
         text = f"\n\n--- {label}: {one.get('name')}{server} ---\n{one['content']}"
         (before if place == 0 else behind).append(text)
     return before, behind
@@ -344,35 +223,18 @@ def _chat_with(value: Json) -> Chat:
     chat = Chat()
     tools, functions = value.get("tools"), value.get("functions")
     if isinstance(tools, str):
-        tools = _parsed(tools)
+        tools = parsed(tools)
     if isinstance(functions, list) and not tools:
         tools = [{"type": "function", "function": one} for one in functions]
     if isinstance(tools, list) and tools:
-        chat.values["tools"] = _shallow(tools)
+        chat.values["tools"] = shallow(tools)
     more = value.get("chat_template_kwargs")
     if isinstance(more, Mapping):
-        chat.values |= {name: _shallow(one) for name, one in more.items() if name not in _TAKEN}
-    system = _first(value, _SYSTEMS)
-    if system and _has_text(value, system):
+        chat.values |= {name: shallow(one) for name, one in more.items() if name not in TAKEN}
+    system = first_of(value, _SYSTEMS)
+    if system and has_text(value, system):
         chat.messages.append({"role": "system", "content": value[system]})
     return chat
-
-
-def _shallow(value: Any) -> Any:
-    """The value, if it is not nested without end."""
-    depth, level = 0, [value]
-    while level:
-        depth += 1
-        if depth > _DEEPEST:
-            raise NotAChat("values nested too deeply")
-        inner: list[Any] = []
-        for one in level:
-            if isinstance(one, Mapping):
-                inner += one.values()
-            elif isinstance(one, list):
-                inner += one
-        level = inner
-    return value
 
 
 def _path(nodes: Mapping[str, Json], current: object, time: str) -> list[Json]:
@@ -385,7 +247,7 @@ def _path(nodes: Mapping[str, Json], current: object, time: str) -> list[Json]:
 def _list_of(value: Json, name: str) -> list[Any]:
     found = value.get(name)
     if isinstance(found, str):  # some tables hold it as text
-        found = _parsed(found)
+        found = parsed(found)
     if not isinstance(found, list):
         raise NotAChat("no list of messages")
     return found
@@ -396,22 +258,6 @@ def _inner(value: Json, name: str) -> Json:
     return found if isinstance(found, Mapping) else {}
 
 
-def _first(value: Json, names: tuple[str, ...]) -> str:
-    """The first of the names that the value has something for; "" if none."""
-    return next((name for name in names if value.get(name) is not None), "")
-
-
-def _has_text(value: object, name: str) -> bool:
-    return isinstance(value, Mapping) and isinstance(value.get(name), str) and bool(value[name])
-
-
 def _is_node(value: object) -> bool:
     """Whether a message is a node of llama-server's trees."""
     return isinstance(value, Mapping) and {"id", "parent", "children"} <= value.keys()
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None

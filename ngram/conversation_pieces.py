@@ -1,10 +1,4 @@
-"""What of a conversation a model's chat template is to render, and in which form.
-
-What templates do not take is changed as llama.cpp (build 11434, common/chat.cpp) changes it: parts
-of a text are joined by newlines, a system message that the template does not know goes into the
-message behind it, arguments of tool calls are parsed or written out, no content is an empty one,
-and the developer is the system. Which of it a template takes is tried out once.
-"""
+"""What of a conversation a model's chat template is to render together."""
 
 from __future__ import annotations
 
@@ -14,10 +8,9 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any
 
-from ..engine.chat import ChatTemplate
-from ..engine.chat_batch import BatchRenderer
+from ..engine.chat_abilities import Abilities, adapted, text_of
 from ..engine.chat_batch import Conversation as Job
-from .conversation_formats import Chat, NotAChat
+from ..engine.chat_messages import Chat, Message, NotAChat
 from .conversation_tokens import Answer
 
 # Longer conversations are no log of a chat; each is in memory some times over.
@@ -25,68 +18,6 @@ MOST_CHARACTERS = 1 << 26
 # Each turn is rendered with all before it. What takes more messages or characters than this is
 # continued with a shortened history.
 _PIECE_MESSAGES, _PIECE_CHARACTERS = 100_000, 1 << 31
-
-_MARK, _OTHER_MARK = "markone", "marktwo"
-_CALL = {"name": "markname", "arguments": {"markargument": "markvalue"}}
-
-Message = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Abilities:
-    """What a template takes.
-
-    Attributes
-    ----------
-    text, parts : a content that is a text; one that is a list of parts.
-    system : messages of the system.
-    objects : arguments of tool calls that are objects.
-    developer : it knows the developer.
-    thinking : it calls thoughts so.
-    """
-
-    text: bool = True
-    parts: bool = False
-    system: bool = True
-    objects: bool = False
-    developer: bool = False
-    thinking: bool = False
-
-    @classmethod
-    def of(cls, template: ChatTemplate, renderer: BatchRenderer) -> Abilities:
-        """Try the template out.
-
-        Raises
-        ------
-        ChatTemplateUnusable : see ``BatchRenderer.render_all``
-        """
-
-        def tried(*trials: list[Message]) -> list[str]:
-            """The texts of trials, "" where the template fails."""
-            jobs = [Job(one, [(len(one), False)], {"enable_thinking": True}) for one in trials]
-            return [one.texts[0][1] if one.texts else "" for one in renderer.render_all(jobs)]
-
-        def said(role: str, text: str, *, as_parts: bool, **more: Any) -> Message:
-            content = [{"type": "text", "text": text}] if as_parts else text
-            return {"role": role, "content": content, **more}
-
-        text, parts = tried(*([said("user", _MARK, as_parts=it)] for it in (False, True)))
-        as_parts = _MARK in parts and _MARK not in text
-        user = said("user", _MARK, as_parts=as_parts)
-        call = {"id": "call00001", "type": "function", "function": _CALL}
-        system, objects = tried(
-            [said("system", _OTHER_MARK, as_parts=as_parts), user],
-            [user, said("assistant", "", as_parts=as_parts, tool_calls=[call])],
-        )
-        return cls(
-            text=not as_parts,
-            parts=_MARK in parts and "'text'" not in parts,
-            system=_OTHER_MARK in system,
-            # one that is written as Python writes it was not meant to be an object
-            objects="markvalue" in objects and "'markargument'" not in objects,
-            developer="<|channel|>" in template.source,
-            thinking=".thinking" in template.source,
-        )
 
 
 @dataclass(frozen=True)
@@ -137,68 +68,17 @@ def pieces_of(
     return pieces, sum(not _is_said(messages[i]) for i in spoken)
 
 
-def adapted(messages: Sequence[Message], abilities: Abilities) -> list[Message]:
-    """The messages as the template takes them.
-
-    Raises
-    ------
-    NotAChat : a tool call whose arguments are no JSON, for a template that wants objects
-    """
-    changed = [_adapted(message, abilities) for message in messages]
-    if abilities.system or not changed or changed[0]["role"] != "system":
-        return changed
-    if len(changed) > 1:
-        texts = [_text(message["content"]) for message in changed[:2]]
-        changed[1] |= {"content": _content("\n".join(texts), abilities)}
-    return changed[1:]
-
-
-def _adapted(message: Message, abilities: Abilities) -> Message:
-    content, role = message["content"], message["role"]
-    changed = dict(message)
-    if not (isinstance(content, list) and abilities.parts):
-        changed["content"] = _content(_text(content), abilities)
-    if role == "developer" and not abilities.developer:
-        changed["role"] = "system"
-    if "tool_calls" in message:
-        changed["tool_calls"] = [_call(call, abilities) for call in message["tool_calls"]]
-    if abilities.thinking and "reasoning_content" in message:
-        changed["thinking"] = message["reasoning_content"]
-    return changed
-
-
-def _content(text: str, abilities: Abilities) -> str | list[Message]:
-    return text if abilities.text else [{"type": "text", "text": text}]
-
-
-def _text(content: str | list[Message]) -> str:
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
-
-
-def _call(call: Message, abilities: Abilities) -> Message:
-    function = call["function"]
-    arguments = function["arguments"]
-    if abilities.objects and isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            raise NotAChat("a tool call whose arguments are no JSON") from None
-    elif not abilities.objects and not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return call | {"function": function | {"arguments": arguments}}
-
-
 def _size(message: Message) -> int:
     """Characters of a message, nearly."""
     calls = json.dumps(message["tool_calls"]) if "tool_calls" in message else ""
     reasoning = message.get("reasoning_content", "")
-    return len(_text(message["content"])) + len(calls) + len(reasoning)
+    return len(text_of(message["content"])) + len(calls) + len(reasoning)
 
 
 def _is_said(message: Message) -> bool:
     """Whether an answer has anything to it."""
     return bool(
-        _text(message["content"]).strip()
+        text_of(message["content"]).strip()
         or message.get("tool_calls")
         or message.get("reasoning_content", "").strip()
     )
@@ -211,7 +91,7 @@ def _is_asked(messages: Sequence[Message]) -> bool:
 
 def _answer(message: Message) -> Answer:
     return Answer.of(
-        _text(message["content"]),
+        text_of(message["content"]),
         message.get("reasoning_content", ""),
         calls_tools="tool_calls" in message,
     )

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..engine.chat import ChatTemplate
+from ..engine.chat_abilities import Abilities
 from ..engine.chat_batch import BatchRenderer, Rendered
 from ..engine.chat_batch import Conversation as Job
+from ..engine.chat_messages import Chat, NotAChat
 from ..engine.errors import InputEmpty, InputMalformed, WordTooLong
 from ..engine.tokenizer import Tokenizer
 from .conversation_files import ChatFiles
-from .conversation_formats import Chat, NotAChat
-from .conversation_pieces import Abilities, Piece, pieces_of
+from .conversation_pieces import Piece, pieces_of
 from .conversation_tokens import TurnStats, TurnTokens
 from .conversations import Conversation, Joined, ReplayTexts
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from draftsmith.engine import chat
 from draftsmith.engine.chat import ChatTemplate
+from draftsmith.engine.chat_messages import Chat, NotAChat
 from draftsmith.engine.errors import (
     ChatTemplateUnusable,
     InputEmpty,
@@ -29,7 +30,7 @@ from draftsmith.engine.stop_tokens import eog_ids
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.ngram import conversation_json, conversation_pieces, conversation_tokens
 from draftsmith.ngram.conversation_files import ChatFiles, is_chat_path, open_chats
-from draftsmith.ngram.conversation_formats import Chat, NotAChat, chat_of
+from draftsmith.ngram.conversation_formats import chat_of
 from draftsmith.ngram.conversation_json import Failure, json_values
 from draftsmith.ngram.conversation_reader import read_conversations
 from draftsmith.ngram.conversation_tokens import TurnStats

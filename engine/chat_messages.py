@@ -1,0 +1,186 @@
+"""Messages of a conversation, whatever they come from, in the one form that draftsmith works on.
+
+Roles, contents, thoughts and tool calls go by several names. Here they get one each, and a message
+that makes no sense is refused; ``chat_abilities.py`` then makes of them what a template takes. A
+reason why a value is no conversation never holds a word of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = Mapping[str, Any]
+Message = dict[str, Any]
+
+# An export's own names for those who speak; other names stay, and the template has its say.
+ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "ai": "assistant",
+    "observation": "tool",
+    "function": "tool",
+    "function_response": "tool",
+    "function-response": "tool",
+    "tool_response": "tool",
+    "ipython": "tool",
+}
+_CALLS = ("function_call", "function-call", "tool_call")
+REASONING = ("reasoning_content", "reasoning", "thinking", "reasoningContent")
+# Variables that a template gets from elsewhere.
+TAKEN = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"})
+_TEXT_PARTS = ("text", "input_text", "output_text")
+# Nothing honest goes deeper, and JSON can be written again.
+_DEEPEST = 100
+
+
+class NotAChat(Exception):
+    """A value that is no conversation; its message is the reason, a fixed text."""
+
+
+@dataclass
+class Chat:
+    """A conversation as it was logged.
+
+    Attributes
+    ----------
+    messages : each with ``role`` and ``content`` (a text, or a list of parts {"type": "text",
+        "text": ...}), and ``reasoning_content``, ``tool_calls``, ``tool_call_id`` and ``name``
+        where there are such.
+    values : further variables of the template.
+    n_media : parts that are no text and were left out: images, sound, files.
+    """
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    n_media: int = 0
+
+
+def add_messages(chat: Chat, messages: Iterable[object]) -> None:
+    """Add each of the messages; raises NotAChat as ``add_message`` does."""
+    for message in messages:
+        if not isinstance(message, Mapping):
+            raise NotAChat("a message that is no object")
+        add_message(chat, message)
+
+
+def add_message(chat: Chat, message: Json) -> None:
+    """Add a message in the form that templates take.
+
+    Raises
+    ------
+    NotAChat : it has no role, or something that cannot be read
+    """
+    role = message.get("role", message.get("from"))
+    if not isinstance(role, str) or not role:
+        raise NotAChat("a message without a role")
+    said = message.get("content", message.get("value"))
+    added: dict[str, Any] = {"role": ROLES.get(role, role), "content": content_of(chat, said)}
+    calls = calls_of(message)
+    if role in _CALLS:
+        calls = _call_in_words(added["content"])
+        added |= {"role": "assistant"} | ({"content": ""} if calls else {})
+    if calls:
+        added["tool_calls"] = calls
+    reasoning = first_of(message, REASONING)
+    if reasoning and has_text(message, reasoning):
+        added["reasoning_content"] = message[reasoning]
+    for name in ("tool_call_id", "name"):
+        if isinstance(message.get(name), str):
+            added[name] = message[name]
+    chat.messages.append(added)
+
+
+def content_of(chat: Chat, said: object) -> str | list[dict[str, str]]:
+    """A text, or the texts of several parts; what is no text is counted."""
+    parts = said if isinstance(said, list) else [said]
+    texts = []
+    for part in parts:
+        if part is None:
+            continue
+        if isinstance(part, Mapping):
+            is_text = part.get("type", part.get("content_type", "text")) in _TEXT_PARTS
+            text = part.get("text") if is_text else part.get("refusal")
+            if not isinstance(text, str):
+                chat.n_media += 1
+                continue
+            part = text
+        if not isinstance(part, str):
+            raise NotAChat("a content that is no text")
+        texts.append(part)
+    if len(texts) < 2:
+        return texts[0] if texts else ""
+    return [{"type": "text", "text": text} for text in texts]
+
+
+def calls_of(message: Json) -> list[dict[str, Any]]:
+    """The tools that a message calls, in OpenAI's form."""
+    listed = message.get("tool_calls")
+    old = message.get("function_call")
+    calls = listed if isinstance(listed, list) else [old] if isinstance(old, Mapping) else []
+    return [call_of(one) for one in calls]
+
+
+def call_of(call: object) -> dict[str, Any]:
+    """One call, in OpenAI's form; raises NotAChat if it has no name."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise NotAChat("a tool call without a name")
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str | Mapping):
+        arguments = {} if arguments is None else json.dumps(arguments)
+    made: dict[str, Any] = {
+        "type": "function",
+        "function": {"name": function["name"], "arguments": shallow(arguments)},
+    }
+    assert isinstance(call, Mapping)
+    if isinstance(call.get("id"), str):
+        made["id"] = call["id"]
+    return made
+
+
+def _call_in_words(said: object) -> list[dict[str, Any]]:
+    """The call that a text holds as JSON; none if it does not."""
+    found = parsed(said) if isinstance(said, str) else None
+    named = isinstance(found, Mapping) and isinstance(found.get("name"), str)
+    return [call_of(found)] if named else []
+
+
+def shallow(value: Any) -> Any:
+    """The value, if it is not nested without end."""
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        if depth > _DEEPEST:
+            raise NotAChat("values nested too deeply")
+        inner: list[Any] = []
+        for one in level:
+            if isinstance(one, Mapping):
+                inner += one.values()
+            elif isinstance(one, list):
+                inner += one
+        level = inner
+    return value
+
+
+def first_of(value: Json, names: tuple[str, ...]) -> str:
+    """The first of the names that the value has something for; "" if none."""
+    return next((name for name in names if value.get(name) is not None), "")
+
+
+def has_text(value: object, name: str) -> bool:
+    """Whether the value has a text under that name that is not empty."""
+    return isinstance(value, Mapping) and isinstance(value.get(name), str) and bool(value[name])
+
+
+def parsed(text: str) -> Any:
+    """The value that a text is as JSON; None if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
