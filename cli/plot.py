@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engine.errors import InputMalformed, InputUnreadable, UsageError
+from ..engine.errors import InputMalformed, UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +35,9 @@ _DPI = 150
 _WIDTH_IN, _PANEL_HEIGHT_IN, _LEGEND_LINE_IN, _TITLE_IN = 10.0, 3.3, 0.22, 0.5
 _LEGEND_COLUMNS = 3
 _HEAT_ROW_IN = 0.28
+_BYTES_MOST = 1 << 26
+# What a description that is none comes to.
+_BAD = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 # x, y, and the least and the most of y over the repeats; a point without y is not drawn.
 Point = tuple[float | None, ...]
@@ -322,16 +325,13 @@ def command(
 
 
 def _draw_described(data: str, path: str) -> None:
+    from ..engine.plain_file import read_small
+
     check_plot(path)
+    text = read_small(data, _BYTES_MOST, data, remedy="name a JSON file")
     try:
-        text = Path(data).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputUnreadable(
-            f"{data} can't be read ({error.strerror})", remedy="name a JSON file"
-        ) from error
-    try:
-        figure = _described(json.loads(text))
-    except (ValueError, KeyError, TypeError) as error:
+        figure = _described(json.loads(text.decode()))
+    except _BAD as error:
         raise InputMalformed(
             f"{data} does not describe a figure ({type(error).__name__}: {error})",
             remedy="see docs/compare-corpora.md",

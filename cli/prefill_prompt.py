@@ -5,15 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engine.errors import (
-    ChatTemplateUnusable,
-    InputMalformed,
-    InputUnreadable,
-    UsageError,
-)
+from ..engine.errors import ChatTemplateUnusable, InputMalformed, UsageError
 from .prompt import PromptRequest, plain_text, read_prompt
 
 if TYPE_CHECKING:
@@ -26,6 +20,7 @@ if TYPE_CHECKING:
     from .session import Target
 
 MOST_BYTES = 1 << 24
+_CHAT_BYTES_MOST = 2 * MOST_BYTES  # JSON escapes
 
 
 @dataclass(frozen=True)
@@ -178,14 +173,9 @@ def _read_chat(path: str) -> tuple[tuple[Mapping[str, Any], ...], dict[str, Any]
     InputUnreadable : the file
     InputMalformed : it holds no conversation
     """
-    import sys
+    from ..engine.plain_file import read_small
 
-    try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
-    except OSError as error:
-        raise InputUnreadable(
-            f"{path} can't be read ({error.strerror})", remedy="check the path"
-        ) from error
+    data = read_small(path, _CHAT_BYTES_MOST, path, stdin=True)
 
     def refuse(what: str) -> InputMalformed:
         return InputMalformed(
@@ -196,7 +186,7 @@ def _read_chat(path: str) -> tuple[tuple[Mapping[str, Any], ...], dict[str, Any]
 
     try:
         found = json.loads(data.decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise refuse(f"no JSON: {error}") from error
     values = dict(found) if isinstance(found, dict) else {"messages": found}
     messages = values.pop("messages", None)

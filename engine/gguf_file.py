@@ -26,6 +26,7 @@ from .errors import (
     ModelNotGguf,
     ModelUnsupported,
 )
+from .plain_file import open_plain
 
 MAGIC = b"GGUF"
 KNOWN_VERSIONS = (2, 3)
@@ -354,8 +355,9 @@ def open_map(path: Path) -> mmap.mmap:
     InputUnreadable : the file is missing or cannot be read.
     ModelNotGguf : it does not begin as a GGUF file.
     """
+    remedy = "check the path and its permissions"
     try:
-        with path.open("rb") as file:
+        with open_plain(path, str(path), remedy=remedy) as file:
             start = file.read(len(MAGIC))
             if start != MAGIC:
                 found = "an empty file" if not start else f"it begins with {start!r}"
@@ -366,9 +368,7 @@ def open_map(path: Path) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputUnreadable(
-            f"{path} cannot be read: {reason}", remedy="check the path and its permissions"
-        ) from error
+        raise InputUnreadable(f"{path} can't be read ({reason})", remedy=remedy) from error
 
 
 def _read_version(reader: _Reader) -> int:

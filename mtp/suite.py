@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.errors import InputEmpty, InputMalformed, InputUnreadable
+from ..engine.plain_file import open_plain
 
 BUNDLED = Path(__file__).with_name("suite.jsonl")
 MAX_TOKENS = 128  # where a line does not say
@@ -24,6 +25,7 @@ _NAME_MOST = 200
 _ROLES = ("system", "user", "assistant")
 _KEYS = ("id", "category", "prompt", "messages", "max_tokens")
 _REMEDY = "correct that line; see docs/mtp-run.md"
+_NAME_ONE = "name a file of JSON lines"
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,14 @@ def read_suite(path: str | Path | None = None) -> list[SuitePrompt]:
         lines_of[prompt.name] = number
         prompts.append(prompt)
     if not prompts:
-        raise InputEmpty(f"{path} holds no prompt", remedy="name a file of JSON lines")
+        raise InputEmpty(f"{path} holds no prompt", remedy=_NAME_ONE)
     return prompts
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (number, line) of the lines that are not blank; never more than one in memory."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path, str(path), remedy=_NAME_ONE, pipes=True) as file:
             number = 0
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
@@ -94,7 +96,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     yield number, line
     except OSError as error:
         raise InputUnreadable(
-            f"{path} can't be read ({error.strerror})", remedy="name a file of JSON lines"
+            f"{path} can't be read ({error.strerror})", remedy=_NAME_ONE
         ) from error
 
 

@@ -14,11 +14,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from ..engine.errors import InputMalformed, InputUnreadable
+from ..engine.errors import InputMalformed
+from ..engine.plain_file import read_small
 from .step_curve import StepCurve, is_curve_text, parse_curve
 
 BYTES_MOST = 1 << 26
@@ -38,6 +38,7 @@ REMEDY = (
     "give what llama-bench -o json|jsonl|csv|md, lookup-run --compare --json or "
     "scripts/bench_engine.py print, or a CSV file with the columns batch and ms"
 )
+_NAME_ONE = "name a file, or give the costs themselves, as 1:1.0,2:1.1,4:1.3"
 
 Row = Mapping[str, Any]
 
@@ -58,16 +59,7 @@ def read_curve(given: str) -> StepCurve:
 
 
 def _text(path: str) -> str:
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(BYTES_MOST + 1)
-    except OSError as error:
-        raise InputUnreadable(
-            f"--cost {path} can't be read ({error.strerror})",
-            remedy="name a file, or give the costs themselves, as 1:1.0,2:1.1,4:1.3",
-        ) from error
-    if len(data) > BYTES_MOST:
-        raise _malformed(path, f"more than {BYTES_MOST} bytes")
+    data = read_small(path, BYTES_MOST, f"--cost {path}", remedy=_NAME_ONE)
     return data.decode("utf-8-sig", errors="replace")
 
 

@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engine.errors import InputMalformed, InputUnreadable, UsageError
+from ..engine.errors import InputMalformed, UsageError
 from ..engine.hparams import ModelParams
 from ..engine.models import cache_folder
+from ..engine.plain_file import read_small
 from .attention import AttentionRule, Head, Reduce
 from .blocksparse import BlockRule
 
 SCHEMA = 1
 FOLDER = Path(__file__).with_name("calibration")
 
+_BYTES_MOST = 1 << 22
+# What a file that is none comes to.
+_BAD = (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)
 _REDUCES: tuple[Reduce, ...] = ("max", "mean")
 
 
@@ -110,18 +114,12 @@ def read_calibration(path: Path | str) -> Calibration:
     InputUnreadable : no such file
     InputMalformed : it does not hold one
     """
+    data = read_small(path, _BYTES_MOST, f"calibration {path}", remedy="name a file of --calibrate")
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        what = getattr(error, "strerror", None) or "it is no text"
-        raise InputUnreadable(
-            f"calibration {path} can't be read ({what})", remedy="name a file of --calibrate"
-        ) from error
-    try:
-        return _calibration(json.loads(text), Path(path))
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+        return _calibration(json.loads(data.decode()), Path(path))
+    except _BAD as error:
         raise InputMalformed(
-            f"{path} holds no calibration ({type(error).__name__}: {error})",
+            f"{path} holds no calibration ({type(error).__name__}: {str(error)[:200]})",
             remedy="make it again with --calibrate",
         ) from error
 

@@ -355,7 +355,7 @@ def test_embeddings_of_several_types(path: Path, model: Model, head_path: Path) 
 
 def test_files_that_are_none(path: Path, model: Model, head_path: Path) -> None:
     """The bug: an error that names the model's file."""
-    assert_refused(InputUnreadable, "cannot be read", head_path, path, model)
+    assert_refused(InputUnreadable, "can't be read", head_path, path, model)
     head_path.write_bytes(b"no GGUF at all")
     assert_refused(ModelNotGguf, "not a GGUF", head_path, path, model)
     whole = write_toy_head(head_path, **SMALL).read_bytes()
