@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .dropped import Dropped
+
 Json = Mapping[str, Any]
 Message = dict[str, Any]
 
@@ -53,12 +55,17 @@ class Chat:
         "text": ...}), and ``reasoning_content``, ``tool_calls``, ``tool_call_id`` and ``name``
         where there are such.
     values : further variables of the template.
-    n_media : parts that are no text and were left out: images, sound, files.
+    dropped : what was left out: blocks that are no text, such as images, and the like.
     """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
-    n_media: int = 0
+    dropped: Dropped = field(default_factory=Dropped)
+
+    @property
+    def n_media(self) -> int:
+        """All that was left out."""
+        return self.dropped.n
 
 
 def add_messages(chat: Chat, messages: Iterable[object]) -> None:
@@ -80,7 +87,9 @@ def add_message(chat: Chat, message: Json) -> None:
     if not isinstance(role, str) or not role:
         raise NotAChat("a message without a role")
     said = message.get("content", message.get("value"))
-    added: dict[str, Any] = {"role": ROLES.get(role, role), "content": content_of(chat, said)}
+    role_known = ROLES.get(role, role)
+    content = content_of(chat, said, of_answer=role_known == "assistant")
+    added: dict[str, Any] = {"role": role_known, "content": content}
     calls = calls_of(message)
     if role in _CALLS:
         calls = _call_in_words(added["content"])
@@ -96,18 +105,18 @@ def add_message(chat: Chat, message: Json) -> None:
     chat.messages.append(added)
 
 
-def content_of(chat: Chat, said: object) -> str | list[dict[str, str]]:
-    """A text, or the texts of several parts; what is no text is counted."""
+def content_of(chat: Chat, said: object, *, of_answer: bool = False) -> str | list[dict[str, str]]:
+    """A text, or the texts of several parts; what is no text is counted by its type."""
     parts = said if isinstance(said, list) else [said]
     texts = []
     for part in parts:
         if part is None:
             continue
         if isinstance(part, Mapping):
-            is_text = part.get("type", part.get("content_type", "text")) in _TEXT_PARTS
-            text = part.get("text") if is_text else part.get("refusal")
+            kind = part.get("type", part.get("content_type", "text"))
+            text = part.get("text") if kind in _TEXT_PARTS else part.get("refusal")
             if not isinstance(text, str):
-                chat.n_media += 1
+                chat.dropped.add("block", kind, of_answer=of_answer)
                 continue
             part = text
         if not isinstance(part, str):

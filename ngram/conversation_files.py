@@ -12,17 +12,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..engine.chat_messages import Chat, NotAChat
+from ..engine.chat_messages import Chat, Json, NotAChat
+from ..engine.dropped import OTHER_PARTS, Dropped, Kind
 from ..engine.errors import UsageError
-from .conversation_formats import chat_of
+from .conversation_formats import GATHERED, Gathered, chat_of
 from .conversation_json import TOO_DEEP, Failure, json_values
 from .corpus_decode import LINE_LIMIT_BYTES
 from .corpus_files import Source, find_sources, read_blocks, total_bytes
 from .corpus_store import show_path
 
 BAD_SHOWN = 100
+DROPPED_SHOWN = 10
 OTHER_REASONS = "other reasons"
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".jsonlines")
+TOO_LONG = Failure("a conversation over several lines that is too long")
 
 _BLOCK_BYTES = 1 << 20
 
@@ -45,7 +48,8 @@ class ReadStats:
     bad : the first BAD_SHOWN of them, in order.
     reasons : how many there are for each reason; of too many reasons the last are one.
     n_invalid_utf8 : sequences replaced by U+FFFD.
-    n_media : images and other parts that are no text, left out.
+    dropped : what was left out of conversations, by kind.
+    dropped_at : places of each kind, the first DROPPED_SHOWN.
     bytes_read : of the files, before decompression.
     """
 
@@ -54,7 +58,8 @@ class ReadStats:
     bad: list[Bad] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     n_invalid_utf8: int = 0
-    n_media: int = 0
+    dropped: Counter[Kind] = field(default_factory=Counter)
+    dropped_at: dict[Kind, list[str]] = field(default_factory=dict)
     bytes_read: int = 0
 
     def add_bad(self, place: str, reason: str) -> None:
@@ -64,6 +69,21 @@ class ReadStats:
         self.reasons[reason if known else OTHER_REASONS] += 1
         if len(self.bad) < BAD_SHOWN:
             self.bad.append(Bad(place, reason))
+
+    def add_dropped(self, place: str, dropped: Dropped) -> None:
+        """Count what was left out of one conversation."""
+        for kind, n in dropped.counts.items():
+            if kind not in self.dropped and len(self.dropped) >= BAD_SHOWN:
+                kind = Kind(OTHER_PARTS, kind.of_answer)
+            self.dropped[kind] += n
+            places = self.dropped_at.setdefault(kind, [])
+            if len(places) < DROPPED_SHOWN:
+                places.append(place)
+
+    @property
+    def n_media(self) -> int:
+        """All that was left out of conversations."""
+        return self.dropped.total()
 
     def add_bytes(self, n_bytes: int) -> None:
         """Count what was read of a file."""
@@ -108,7 +128,7 @@ class ChatFiles:
             blocks = read_blocks(source, _BLOCK_BYTES, self.stats.add_bytes)
             values = json_values(blocks, LINE_LIMIT_BYTES, self.stats.add_invalid)
             name = show_path(source.path)
-            for place, value in _with_sessions(values, LINE_LIMIT_BYTES):
+            for place, value in _gathered(values, LINE_LIMIT_BYTES):
                 yield f"{name}{place}", _chat_or_reason(value)
 
 
@@ -148,29 +168,59 @@ def is_chat_path(path: str) -> bool:
     return name.endswith(SUFFIXES)
 
 
-def _with_sessions(values: Iterator[tuple[str, Any, int]], limit: int) -> Iterator[tuple[str, Any]]:
-    """Values, with the lines of each session of llama-server's web page as one of them."""
-    session: dict[str, Any] | None = None
-    place, n_left = "", limit
+class _Gathering:
+    """The values of one conversation, as they come."""
+
+    def __init__(self, form: Gathered, place: str, value: Json, limit: int) -> None:
+        self.place = place
+        self._form = form
+        self._values = [value]
+        self._n_left = limit
+
+    def takes(self, value: Json) -> bool:
+        """Whether a value belongs to it."""
+        return self._form.goes_on(value, self._values)
+
+    def add(self, value: Json, size: int) -> bool:
+        """Take a value that belongs to it; False if there is no room."""
+        if not self._form.keeps(value):
+            return True
+        self._n_left -= size
+        if self._n_left >= 0:
+            self._values.append(value)
+        return self._n_left >= 0
+
+    def joined(self) -> Any:
+        return self._form.joined(self._values)
+
+
+def _gathered(values: Iterator[tuple[str, Any, int]], limit: int) -> Iterator[tuple[str, Any]]:
+    """Values, with those of a conversation that is spread over several as one of them."""
+    found: _Gathering | None = None
     for where, value, size in values:
-        kind = value.get("type") if isinstance(value, dict) else None
-        message = value.get("message") if kind == "message" else None
-        if kind == "session" and "messages" not in value:
-            if session:
-                yield place, session
-            session, place, n_left = {"conv": value, "messages": []}, where, limit
-        elif session and isinstance(message, dict):
-            n_left -= size
-            if n_left >= 0:
-                session["messages"].append(message)
-            else:
-                yield where, Failure("a session that is too long")
-        elif isinstance(message, dict) and "messages" not in value:
-            yield where, Failure("a message before any session")
-        elif not (session and isinstance(kind, str)):  # a session's other records mean nothing
-            if session and not isinstance(value, Failure):
-                yield place, session
-                session = None
+        if isinstance(value, Failure):  # what follows it may go on
             yield where, value
-    if session:
-        yield place, session
+            continue
+        if isinstance(value, dict):
+            if found and found.takes(value):
+                if not found.add(value, size):
+                    yield where, TOO_LONG
+                continue
+            form = next((form for form in GATHERED if form.begins(value)), None)
+        else:
+            form = None
+        if found:
+            yield found.place, found.joined()
+        found = _Gathering(form, where, value, limit) if form else None
+        if not form:
+            yield where, _strayed(value)
+    if found:
+        yield found.place, found.joined()
+
+
+def _strayed(value: Any) -> Any:
+    """The value, or a Failure if it is a part of a conversation whose begin is missing."""
+    is_part = isinstance(value, dict) and value.get("type") == "message"
+    if is_part and isinstance(value.get("message"), dict) and "messages" not in value:
+        return Failure("a message before any session")
+    return value

@@ -7,12 +7,11 @@ ShareGPT, and the exports of llama-server's web page, Open WebUI, ChatGPT and Cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ..engine.chat_messages import (
     REASONING,
-    TAKEN,
     Chat,
     Json,
     NotAChat,
@@ -21,54 +20,26 @@ from ..engine.chat_messages import (
     first_of,
     has_text,
     parsed,
-    shallow,
 )
-from .conversation_trees import PathLost, path_to_current
+from .conversation_values import branch_of, chat_with, inner, is_message, is_node, list_of
 
 _PROMPTS = ("prompt", "instruction", "question", "query", "input")
 _ANSWERS = ("completion", "response", "output", "answer")
-_SYSTEMS = ("system", "system_prompt")
 
 NOT_KNOWN = "no conversation of a known form"
-
-
-def chat_of(value: object) -> Chat:
-    """The conversation that a value of JSON is.
-
-    Raises
-    ------
-    NotAChat : it is none, or one that is damaged
-    """
-    if isinstance(value, list):
-        value = {"messages": value}
-    if not isinstance(value, Mapping):
-        raise NotAChat("neither an object nor a list")
-    read = next((read for known, read in _FORMATS if known(value)), None)
-    if read is None:
-        raise NotAChat(NOT_KNOWN)
-    chat = read(value)
-    roles = [message["role"] for message in chat.messages[:2]]
-    if roles == ["system", "system"]:  # what stands beside the messages, and their own
-        del chat.messages[0]
-    return chat
-
-
-def is_message(value: object) -> bool:
-    """Whether a value is a message, and a list that begins with it one conversation."""
-    return isinstance(value, Mapping) and ("role" in value or "from" in value)
 
 
 # ---- formats
 
 
-def _of_messages(value: Json) -> Chat:
+def of_messages(value: Json) -> Chat:
     """{"messages": [{"role", "content"}, ...]}, and the answer behind them if it is there."""
     request = value.get("request")
     asked = request if isinstance(request, Mapping) and "messages" in request else value
-    listed = _list_of(asked, "messages")
-    if any(_is_node(one) for one in listed):
-        return _of_web_page({"conv": value, "messages": listed})
-    chat = _chat_with(asked)
+    listed = list_of(asked, "messages")
+    if any(is_node(one) for one in listed):
+        return of_web_page({"conv": value, "messages": listed})
+    chat = chat_with(asked)
     add_messages(chat, listed)
     answer = value.get("response")
     choices = (answer if isinstance(answer, Mapping) else value).get("choices")
@@ -79,18 +50,18 @@ def _of_messages(value: Json) -> Chat:
     return chat
 
 
-def _of_sharegpt(value: Json) -> Chat:
+def of_sharegpt(value: Json) -> Chat:
     """{"conversations": [{"from", "value"}, ...], "system", "tools"}."""
-    chat = _chat_with(value)
+    chat = chat_with(value)
     add_messages(
-        chat, _list_of(value, "conversations" if "conversations" in value else "conversation")
+        chat, list_of(value, "conversations" if "conversations" in value else "conversation")
     )
     return chat
 
 
-def _of_pair(value: Json) -> Chat:
+def of_pair(value: Json) -> Chat:
     """{"prompt", "completion"}, or other names of the two; each a text, or messages."""
-    chat = _chat_with(value)
+    chat = chat_with(value)
     asked, answer = first_of(value, _PROMPTS), first_of(value, _ANSWERS)
     for name, role in ((asked, "user"), (answer, "assistant")):
         said = value[name]
@@ -104,12 +75,12 @@ def _of_pair(value: Json) -> Chat:
     return chat
 
 
-def _of_web_page(value: Json) -> Chat:
+def of_web_page(value: Json) -> Chat:
     """llama-server's web page: {"conv": {"currNode", ...}, "messages": [nodes of a tree]}."""
     chat = Chat()
-    nodes = {str(node.get("id")): node for node in _list_of(value, "messages") if _is_node(node)}
+    nodes = {str(node.get("id")): node for node in list_of(value, "messages") if is_node(node)}
     current = value["conv"].get("currNode") if isinstance(value["conv"], Mapping) else None
-    for node in _path(nodes, current, "timestamp"):
+    for node in branch_of(nodes, current, "timestamp"):
         if node.get("type") == "root":
             continue
         message = {name: node.get(name) for name in ("role", "content", *REASONING)}
@@ -125,7 +96,7 @@ def _of_web_page(value: Json) -> Chat:
     return chat
 
 
-def _of_chatgpt(value: Json) -> Chat:
+def of_chatgpt(value: Json) -> Chat:
     """ChatGPT's export: {"mapping": {id: {"message", "parent", "children"}}, "current_node"}."""
     chat = Chat()
     thoughts: list[str] = []
@@ -134,7 +105,7 @@ def _of_chatgpt(value: Json) -> Chat:
         for key, node in value["mapping"].items()
         if isinstance(node, Mapping) and isinstance(node.get("message") or {}, Mapping)
     }
-    for node in _path(nodes, value.get("current_node"), "time"):
+    for node in branch_of(nodes, value.get("current_node"), "time"):
         message = node.get("message") or {}
         content, author = message.get("content"), message.get("author")
         if not isinstance(content, Mapping) or not isinstance(author, Mapping):
@@ -158,10 +129,10 @@ def _of_chatgpt(value: Json) -> Chat:
     return chat
 
 
-def _of_claude(value: Json) -> Chat:
+def of_claude(value: Json) -> Chat:
     """Claude's export: {"chat_messages": [{"sender", "text", "content"}, ...]}."""
     chat = Chat()
-    for one in _list_of(value, "chat_messages"):
+    for one in list_of(value, "chat_messages"):
         if not isinstance(one, Mapping):
             raise NotAChat("a message that is no object")
         said = one.get("content") or one.get("text")
@@ -170,19 +141,10 @@ def _of_claude(value: Json) -> Chat:
             said = [part for part in said if not isinstance(part, Mapping) or "text" in part]
         add_message(chat, {"role": one.get("sender"), "content": said})
         for name in ("attachments", "files"):
-            chat.n_media += len(one[name]) if isinstance(one.get(name), list) else 0
+            n = len(one[name]) if isinstance(one.get(name), list) else 0
+            if n:
+                chat.dropped.add("field", name, n=n)
     return chat
-
-
-_FORMATS: tuple[tuple[Callable[[Json], bool], Callable[[Json], Chat]], ...] = (
-    (lambda value: isinstance(value.get("mapping"), Mapping), _of_chatgpt),
-    (lambda value: "conv" in value and "messages" in value, _of_web_page),
-    (lambda value: "messages" in value or "messages" in _inner(value, "request"), _of_messages),
-    (lambda value: "messages" in _inner(value, "chat"), lambda value: _of_messages(value["chat"])),
-    (lambda value: "conversations" in value or "conversation" in value, _of_sharegpt),
-    (lambda value: "chat_messages" in value, _of_claude),
-    (lambda value: bool(first_of(value, _PROMPTS) and first_of(value, _ANSWERS)), _of_pair),
-)
 
 
 # ---- messages
@@ -196,7 +158,7 @@ def _attached(extra: object, chat: Chat) -> tuple[list[str], list[str]]:
         label, place = _ATTACHMENTS.get(str(one.get("type")), ("", None))
         is_shown = has_text(one, "content") and not one.get("processedAsImages")
         if place is None or not is_shown:
-            chat.n_media += 1
+            chat.dropped.add("attachment", one.get("type"))
             continue
         server = f" ({one['serverName']})" if has_text(one, "serverName") else ""
         text = f"\n\n--- {label}: {one.get('name')}{server} ---\n{one['content']}"
@@ -215,49 +177,97 @@ _ATTACHMENTS: dict[str, tuple[str, int | None]] = {
 }
 
 
-# ---- values
+# ---- the forms
 
 
-def _chat_with(value: Json) -> Chat:
-    """A conversation with the tools, further variables and system's text that stand beside it."""
-    chat = Chat()
-    tools, functions = value.get("tools"), value.get("functions")
-    if isinstance(tools, str):
-        tools = parsed(tools)
-    if isinstance(functions, list) and not tools:
-        tools = [{"type": "function", "function": one} for one in functions]
-    if isinstance(tools, list) and tools:
-        chat.values["tools"] = shallow(tools)
-    more = value.get("chat_template_kwargs")
-    if isinstance(more, Mapping):
-        chat.values |= {name: shallow(one) for name, one in more.items() if name not in TAKEN}
-    system = first_of(value, _SYSTEMS)
-    if system and has_text(value, system):
-        chat.messages.append({"role": "system", "content": value[system]})
+class Form(NamedTuple):
+    """A form of one value.
+
+    Attributes
+    ----------
+    name : for those who look at the list.
+    knows : whether a value has it.
+    read : the conversation that it is; raises NotAChat.
+    """
+
+    name: str
+    knows: Callable[[Json], bool]
+    read: Callable[[Json], Chat]
+
+
+class Gathered(NamedTuple):
+    """A form whose conversation is spread over several values of a file, one after another.
+
+    Attributes
+    ----------
+    name : for those who look at the list.
+    begins : whether a value is the first of such a conversation.
+    goes_on : whether a value belongs to those before it, which are given too.
+    keeps : whether a value that goes on is kept, or means nothing.
+    joined : the value that they are together, known to a line of ``FORMS``.
+    """
+
+    name: str
+    begins: Callable[[Json], bool]
+    goes_on: Callable[[Json, Sequence[Json]], bool]
+    keeps: Callable[[Json], bool]
+    joined: Callable[[Sequence[Json]], Any]
+
+
+# The first that knows a value reads it: a new form is a line here, and its reader a function of a
+# module that fits it.
+FORMS: tuple[Form, ...] = (
+    Form("ChatGPT", lambda value: isinstance(value.get("mapping"), Mapping), of_chatgpt),
+    Form("web page", lambda value: "conv" in value and "messages" in value, of_web_page),
+    Form(
+        "messages",
+        lambda value: "messages" in value or "messages" in inner(value, "request"),
+        of_messages,
+    ),
+    Form(
+        "Open WebUI",
+        lambda value: "messages" in inner(value, "chat"),
+        lambda value: of_messages(value["chat"]),
+    ),
+    Form(
+        "ShareGPT",
+        lambda value: "conversations" in value or "conversation" in value,
+        of_sharegpt,
+    ),
+    Form("Claude", lambda value: "chat_messages" in value, of_claude),
+    Form(
+        "pair", lambda value: bool(first_of(value, _PROMPTS) and first_of(value, _ANSWERS)), of_pair
+    ),
+)
+
+# A form whose messages are values of their own: a line here makes one value of them first.
+GATHERED: tuple[Gathered, ...] = (
+    Gathered(
+        "web page's session",
+        begins=lambda value: value.get("type") == "session" and "messages" not in value,
+        goes_on=lambda value, _: isinstance(value.get("type"), str) and value["type"] != "session",
+        keeps=lambda value: value["type"] == "message" and isinstance(value.get("message"), dict),
+        joined=lambda values: {"conv": values[0], "messages": [v["message"] for v in values[1:]]},
+    ),
+)
+
+
+def chat_of(value: object) -> Chat:
+    """The conversation that a value of JSON is.
+
+    Raises
+    ------
+    NotAChat : it is none, or one that is damaged
+    """
+    if isinstance(value, list):
+        value = {"messages": value}
+    if not isinstance(value, Mapping):
+        raise NotAChat("neither an object nor a list")
+    read = next((form.read for form in FORMS if form.knows(value)), None)
+    if read is None:
+        raise NotAChat(NOT_KNOWN)
+    chat = read(value)
+    roles = [message["role"] for message in chat.messages[:2]]
+    if roles == ["system", "system"]:  # what stands beside the messages, and their own
+        del chat.messages[0]
     return chat
-
-
-def _path(nodes: Mapping[str, Json], current: object, time: str) -> list[Json]:
-    try:
-        return path_to_current(nodes, current, time)
-    except PathLost as error:
-        raise NotAChat(str(error)) from None
-
-
-def _list_of(value: Json, name: str) -> list[Any]:
-    found = value.get(name)
-    if isinstance(found, str):  # some tables hold it as text
-        found = parsed(found)
-    if not isinstance(found, list):
-        raise NotAChat("no list of messages")
-    return found
-
-
-def _inner(value: Json, name: str) -> Json:
-    found = value.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _is_node(value: object) -> bool:
-    """Whether a message is a node of llama-server's trees."""
-    return isinstance(value, Mapping) and {"id", "parent", "children"} <= value.keys()

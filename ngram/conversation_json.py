@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from .conversation_formats import is_message
+from .conversation_values import is_message
 from .corpus_decode import SURROGATE, repair_utf8
 
 _DECODER = json.JSONDecoder()

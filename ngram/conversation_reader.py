@@ -138,7 +138,7 @@ class _Reader:
         if isinstance(chat, str):
             return _Item(place, chat)
         self._files.stats.n_read += 1
-        self._files.stats.n_media += chat.n_media
+        self._files.stats.add_dropped(place, chat.dropped)
         try:
             pieces, n_empty = pieces_of(chat, abilities, self._values)
         except NotAChat as error:

@@ -1,0 +1,73 @@
+"""What forms of conversations have in common: values by their names, and what stands beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..engine.chat_messages import (
+    TAKEN,
+    Chat,
+    Json,
+    NotAChat,
+    first_of,
+    has_text,
+    parsed,
+    shallow,
+)
+from .conversation_trees import PathLost, path_to_current
+
+_SYSTEMS = ("system", "system_prompt")
+
+
+def is_message(value: object) -> bool:
+    """Whether a value is a message, and a list that begins with it one conversation."""
+    return isinstance(value, Mapping) and ("role" in value or "from" in value)
+
+
+def chat_with(value: Json) -> Chat:
+    """A conversation with the tools, further variables and system's text that stand beside it."""
+    chat = Chat()
+    tools, functions = value.get("tools"), value.get("functions")
+    if isinstance(tools, str):
+        tools = parsed(tools)
+    if isinstance(functions, list) and not tools:
+        tools = [{"type": "function", "function": one} for one in functions]
+    if isinstance(tools, list) and tools:
+        chat.values["tools"] = shallow(tools)
+    more = value.get("chat_template_kwargs")
+    if isinstance(more, Mapping):
+        chat.values |= {name: shallow(one) for name, one in more.items() if name not in TAKEN}
+    system = first_of(value, _SYSTEMS)
+    if system and has_text(value, system):
+        chat.messages.append({"role": "system", "content": value[system]})
+    return chat
+
+
+def branch_of(nodes: Mapping[str, Json], current: object, time: str) -> list[Json]:
+    """The nodes from the root to the current one; see ``path_to_current``."""
+    try:
+        return path_to_current(nodes, current, time)
+    except PathLost as error:
+        raise NotAChat(str(error)) from None
+
+
+def list_of(value: Json, name: str) -> list[Any]:
+    """The list under that name; raises NotAChat if there is none."""
+    found = value.get(name)
+    if isinstance(found, str):  # some tables hold it as text
+        found = parsed(found)
+    if not isinstance(found, list):
+        raise NotAChat("no list of messages")
+    return found
+
+
+def inner(value: Json, name: str) -> Json:
+    """The object under that name; an empty one if there is none."""
+    found = value.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def is_node(value: object) -> bool:
+    """Whether a message is a node of llama-server's trees."""
+    return isinstance(value, Mapping) and {"id", "parent", "children"} <= value.keys()
