@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .chat_blocks import kind_of, opened
 from .dropped import Dropped
 
 Json = Mapping[str, Any]
@@ -25,6 +26,7 @@ ROLES = {
     "bot": "assistant",
     "model": "assistant",
     "ai": "assistant",
+    "prompter": "user",
     "observation": "tool",
     "function": "tool",
     "function_response": "tool",
@@ -32,10 +34,15 @@ ROLES = {
     "tool_response": "tool",
     "ipython": "tool",
 }
+_TEMPLATE_ROLES = ("user", "assistant", "system", "developer", "tool")
 _CALLS = ("function_call", "function-call", "tool_call")
 REASONING = ("reasoning_content", "reasoning", "thinking", "reasoningContent")
 # Variables that a template gets from elsewhere.
 TAKEN = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"})
+# Lists of thoughts, by the type of those that are a text, and where they have it.
+_THOUGHTS = {"reasoning.text": "text", "thinking": "thinking"}
+_THOUGHT_LISTS = ("reasoning_details", "thinking_blocks")
+_ARGUMENTS = ("arguments", "args", "parameters", "input")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 # Nothing honest goes deeper, and JSON can be written again.
 _DEEPEST = 100
@@ -77,17 +84,22 @@ def add_messages(chat: Chat, messages: Iterable[object]) -> None:
 
 
 def add_message(chat: Chat, message: Json) -> None:
-    """Add a message in the form that templates take.
+    """Add a message in the form that templates take; one made of blocks may come to several.
 
     Raises
     ------
     NotAChat : it has no role, or something that cannot be read
     """
+    for one in opened(message):
+        _add(chat, one)
+
+
+def _add(chat: Chat, message: Json) -> None:
     role = message.get("role", message.get("from"))
     if not isinstance(role, str) or not role:
         raise NotAChat("a message without a role")
-    said = message.get("content", message.get("value"))
-    role_known = ROLES.get(role, role)
+    role_known = role_of(role)
+    said = _said(message.get("content", message.get("value")), is_tool=role_known == "tool")
     content = content_of(chat, said, of_answer=role_known == "assistant")
     added: dict[str, Any] = {"role": role_known, "content": content}
     calls = calls_of(message)
@@ -96,13 +108,52 @@ def add_message(chat: Chat, message: Json) -> None:
         added |= {"role": "assistant"} | ({"content": ""} if calls else {})
     if calls:
         added["tool_calls"] = calls
-    reasoning = first_of(message, REASONING)
-    if reasoning and has_text(message, reasoning):
-        added["reasoning_content"] = message[reasoning]
+    thoughts = _thoughts_of(chat, message)
+    if thoughts:
+        added["reasoning_content"] = thoughts
     for name in ("tool_call_id", "name"):
         if isinstance(message.get(name), str):
             added[name] = message[name]
     chat.messages.append(added)
+
+
+def role_of(role: str) -> str:
+    """The name of a role that templates know; the role itself if it is another."""
+    name = role.lower()
+    return ROLES.get(name, name if name in _TEMPLATE_ROLES else role)
+
+
+def _said(content: object, *, is_tool: bool) -> object:
+    """A content that may be read; what a tool said as an object is JSON, as a client sends it."""
+    if isinstance(content, Mapping) and isinstance(content.get("parts"), list):
+        return content["parts"]
+    is_block = isinstance(content, str | None) or bool(kind_of(content)) or (
+        isinstance(content, Mapping) and ("text" in content or "content_type" in content)
+    )  # fmt: skip
+    if isinstance(content, list):
+        is_block = all(isinstance(one, str | None) or kind_of(one) for one in content)
+    if is_tool and not is_block:
+        return json.dumps(shallow(content), ensure_ascii=False)
+    if isinstance(content, Mapping) and not is_block:
+        raise NotAChat("a content that is no text")
+    return content
+
+
+def _thoughts_of(chat: Chat, message: Json) -> str:
+    """What was thought before an answer; "" if it is not known."""
+    name = first_of(message, REASONING)
+    if name and has_text(message, name):
+        return str(message[name])
+    texts: list[str] = []
+    for name in _THOUGHT_LISTS:
+        listed = message.get(name)
+        for one in listed if isinstance(listed, list) and not texts else []:
+            kind = kind_of(one)
+            if kind in _THOUGHTS and has_text(one, _THOUGHTS[kind]):
+                texts.append(one[_THOUGHTS[kind]])
+            else:
+                chat.dropped.add("block", kind, of_answer=True)
+    return "".join(texts)
 
 
 def content_of(chat: Chat, said: object, *, of_answer: bool = False) -> str | list[dict[str, str]]:
@@ -138,9 +189,12 @@ def calls_of(message: Json) -> list[dict[str, Any]]:
 def call_of(call: object) -> dict[str, Any]:
     """One call, in OpenAI's form; raises NotAChat if it has no name."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
+    custom = call.get("custom") if isinstance(call, Mapping) else None
+    if isinstance(custom, Mapping):  # a tool that takes a text, and no object
+        function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise NotAChat("a tool call without a name")
-    arguments = function.get("arguments")
+    arguments = function.get(first_of(function, _ARGUMENTS))
     if not isinstance(arguments, str | Mapping):
         arguments = {} if arguments is None else json.dumps(arguments)
     made: dict[str, Any] = {

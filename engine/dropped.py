@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 # Names come from a file: only what looks like one is shown, and no more than so many.
 _NAME = re.compile(r"[A-Za-z_][\w.:/-]{0,47}")
 _MOST_KINDS = 50
+PLACES_SHOWN = 10
 OTHER_PARTS = "parts of other kinds"
 
 
@@ -31,20 +33,40 @@ class Dropped:
     Attributes
     ----------
     counts : how many of each kind; the kinds are bounded.
+    places : of each kind the first PLACES_SHOWN, where they are not the conversation's own.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[Kind] = Counter()
+        self.places: dict[Kind, list[str]] = {}
 
-    def add(self, what: str, name: object = None, *, of_answer: bool = False, n: int = 1) -> None:
+    def add(
+        self, what: str, name: object = None, *,
+        of_answer: bool = False, n: int = 1, place: str = "",
+    ) -> None:  # fmt: skip
         """Count ``n`` parts: ``what`` they are (``block``), and the name that a file gives them."""
         if name is not None:
             shown = isinstance(name, str) and _NAME.fullmatch(name)
             what = f"{what} '{name}'" if shown else f"{what} without a plain name"
         kind = Kind(what, of_answer)
+        self._add(kind, n, [place] if place else [])
+
+    def take(self, other: Dropped) -> None:
+        """Count what another has counted."""
+        for kind, n in other.counts.items():
+            self._add(kind, n, other.places.get(kind, []))
+
+    def begin_places(self, name: str) -> None:
+        """Put the name of their file before the places."""
+        self.places = {kind: [name + one for one in at] for kind, at in self.places.items()}
+
+    def _add(self, kind: Kind, n: int, places: Sequence[str]) -> None:
         if kind not in self.counts and len(self.counts) >= _MOST_KINDS:
-            kind = Kind(OTHER_PARTS, of_answer)
+            kind = Kind(OTHER_PARTS, kind.of_answer)
         self.counts[kind] += n
+        if places:
+            known = self.places.setdefault(kind, [])
+            known += places[: PLACES_SHOWN - len(known)]
 
     @property
     def n(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..engine.chat_blocks import kind_of
 from ..engine.chat_messages import (
     REASONING,
     Chat,
@@ -136,9 +137,8 @@ def of_claude(value: Json) -> Chat:
         if not isinstance(one, Mapping):
             raise NotAChat("a message that is no object")
         said = one.get("content") or one.get("text")
-        if isinstance(said, list):
-            # what tools were asked and said, and thoughts, are parts of their own
-            said = [part for part in said if not isinstance(part, Mapping) or "text" in part]
+        if isinstance(said, list):  # the service's own notes, and nothing that was said
+            said = [part for part in said if kind_of(part) != "token_budget"]
         add_message(chat, {"role": one.get("sender"), "content": said})
         for name in ("attachments", "files"):
             n = len(one[name]) if isinstance(one.get(name), list) else 0

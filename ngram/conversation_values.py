@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..engine.chat_blocks import text_of_blocks, tools_of
 from ..engine.chat_messages import (
     TAKEN,
     Chat,
     Json,
     NotAChat,
     first_of,
-    has_text,
     parsed,
     shallow,
 )
@@ -34,20 +34,23 @@ def chat_with(value: Json) -> Chat:
     if isinstance(functions, list) and not tools:
         tools = [{"type": "function", "function": one} for one in functions]
     if isinstance(tools, list) and tools:
-        chat.values["tools"] = shallow(tools)
+        chat.values["tools"] = tools_of(shallow(tools))
     more = value.get("chat_template_kwargs")
     if isinstance(more, Mapping):
         chat.values |= {name: shallow(one) for name, one in more.items() if name not in TAKEN}
-    system = first_of(value, _SYSTEMS)
-    if system and has_text(value, system):
-        chat.messages.append({"role": "system", "content": value[system]})
+    said = value.get(first_of(value, _SYSTEMS))
+    system = said if isinstance(said, str) else text_of_blocks(said)
+    if system:
+        chat.messages.append({"role": "system", "content": system})
     return chat
 
 
-def branch_of(nodes: Mapping[str, Json], current: object, time: str) -> list[Json]:
+def branch_of(
+    nodes: Mapping[str, Json], current: object, time: str, *, parent: str = "parent"
+) -> list[Json]:
     """The nodes from the root to the current one; see ``path_to_current``."""
     try:
-        return path_to_current(nodes, current, time)
+        return path_to_current(nodes, current, time, parent=parent)
     except PathLost as error:
         raise NotAChat(str(error)) from None
 
