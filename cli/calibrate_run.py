@@ -227,6 +227,7 @@ def _write(
 
 def _calibration(heads: Any, rule: AttentionRule, target: Target) -> Calibration:
     from ..engine.hparams import read_params
+    from ..engine.identity import Identity
     from ..prefill.calibrated import Calibration
 
     metadata = target.metadata
@@ -239,6 +240,7 @@ def _calibration(heads: Any, rule: AttentionRule, target: Target) -> Calibration
         heads=heads,
         window=rule.window,
         n_sink=rule.n_sink,
+        made_for=Identity.of(metadata).marks,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from ..engine.errors import UsageError
 from .session import BAR_AFTER_S, Drafting, Session, Target
 
 if TYPE_CHECKING:
@@ -13,9 +14,11 @@ if TYPE_CHECKING:
 
     from ..engine.acceptance import RejectSamples
     from ..engine.generate import Drafter
+    from ..engine.hparams import ModelParams
     from ..mtp.combined import CombinedDrafter
     from ..mtp.draft_counts import CountingPacer
     from ..mtp.head import MtpHead
+    from ..mtp.head_file import HeadFile
     from ..mtp.limited import LimitedMtpDrafter
     from ..ngram.cache import NgramCache
     from ..ngram.drafter import NgramDrafter
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 # Tokens that an n-gram drafter has room for from the start; it grows beyond.
 NGRAM_ROOM = 1 << 15
-WARM_TOKENS = 6
+WARM_PROMPT, WARM_TOKENS = 2, 6
 
 
 class DrafterKind(StrEnum):
@@ -91,7 +94,7 @@ class Material:
     dynamic: NgramCache | None = None
 
 
-def find_material(request: DraftRequest, model: str, target: Target) -> Material:
+def find_material(request: DraftRequest, target: Target, out: Output) -> Material:
     """Open the caches, and look into the head's file.
 
     Raises
@@ -100,6 +103,8 @@ def find_material(request: DraftRequest, model: str, target: Target) -> Material
     UsageError : no head, or one for another model
     InputUnreadable, ModelNotGguf, ModelDamaged, ... : the head's file
     """
+    from pathlib import Path
+
     from ..engine.hparams import read_params
     from ..mtp.head_file import open_head_file
     from .inputs import open_cache_for
@@ -110,24 +115,51 @@ def find_material(request: DraftRequest, model: str, target: Target) -> Material
     )
     head = None
     if request.kind.has_mtp:
-        head = _head_path(request, model, target)
         params = read_params(target.metadata, tokenizer.n_vocab)
-        open_head_file(head, target.metadata, params, tokenizer.fingerprint.hex())
+        head = _known_head(target, params) if request.head is None else Path(request.head)
+        file = open_head_file(head, target.metadata, params, tokenizer.fingerprint.hex())
+        if request.head is not None:
+            _tell_kinship(file, target, out)
     return Material(head, static, dynamic)
 
 
-def _head_path(request: DraftRequest, model: str, target: Target) -> Path | None:
-    """Return the file of the head; None: the model's own."""
-    from pathlib import Path
+def _known_head(target: Target, params: ModelParams) -> Path | None:
+    """Return the file of the head that comes along; None: the model's own is to be looked for.
 
+    Raises
+    ------
+    UsageError : there is one, but it was made for other weights
+    """
+    from ..engine.identity import Kinship
     from ..mtp.shipped import shipped_head
 
-    if request.head is not None:
-        return Path(request.head)
-    values = target.metadata.values
-    if values.get(f"{values.get('general.architecture')}.nextn_predict_layers"):
+    metadata = target.metadata
+    if metadata.values.get(f"{params.architecture}.nextn_predict_layers"):
         return None
-    return shipped_head(model)
+    found = shipped_head(metadata, params, target.tokenizer.fingerprint.hex())
+    if found is None or found.kinship is Kinship.SAME:
+        return None if found is None else found.path
+    what = "another quantisation of it, or a fine-tune"
+    if found.kinship is Kinship.OTHER:
+        what = "a model of the same size with other weights"
+    raise UsageError(
+        f"{metadata.path} has no MTP layers: the head that comes along is for {found.model}, and "
+        f"this is {what}",
+        remedy=f"draft with it nevertheless, by --mtp-head {found.path}, or name another, or draft "
+        "with --drafter ngram",
+    )
+
+
+def _tell_kinship(file: HeadFile, target: Target, out: Output) -> None:
+    """Say so where a named head was made for other weights: it drafts, but less well."""
+    from ..engine.identity import Identity, Kinship
+
+    kinship = Identity.of(target.metadata).kinship(file.made_for)
+    if kinship in (Kinship.OTHER, Kinship.KIN):
+        out.note(
+            f"{file.path} was not made for {target.metadata.path.name} itself ({kinship.value}): "
+            "its drafts may be right less often; what is generated stays the same"
+        )
 
 
 class Drafters:
@@ -285,7 +317,8 @@ def open_drafters(
                 plan.tokenizer.fingerprint.hex(),
                 on_progress=bar.update,
             )
-    return Drafters(request, plan, material, head, session.cache.n_ctx, draft_most)
+    n_ctx = max(session.cache.n_ctx, WARM_PROMPT + WARM_TOKENS)
+    return Drafters(request, plan, material, head, n_ctx, draft_most)
 
 
 def warm_up(drafters: Drafters, session: Session) -> None:
@@ -296,7 +329,7 @@ def warm_up(drafters: Drafters, session: Session) -> None:
     from ..engine.sampling import Sampler, SamplingParams
     from .compare import whole
 
-    prompt = np.zeros(2, np.int32)
+    prompt = np.zeros(WARM_PROMPT, np.int32)
     for part in drafters.parts:
         run = generate(
             session.model,

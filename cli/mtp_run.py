@@ -316,7 +316,7 @@ def run_mtp(request: Request, out: Output) -> None:
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         planned = plan(request.run, request.prompt, stages, out)
-        material = _material(request, planned, stages)
+        material = _material(request, planned, stages, out)
         inputs = _inputs(request, material)
         n_extra = STEP_SIZES[-1] if request.n_turns else 0
         with opened(planned, stages, out, n_extra) as session:
@@ -353,7 +353,7 @@ def run_suite(request: Request, out: Output) -> None:
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         target = read_target(request.run, stages, out)
-        material = _material(request, target, stages)
+        material = _material(request, target, stages, out)
         inputs = _inputs(request, material)
         tasks = tasks_of(prompts, target, request.run.n_predict, stages)
         n_extra = 1 + _longest_draft(request) if request.bounds else 0
@@ -398,14 +398,14 @@ def _drafts(request: Request) -> bool:
     return request.draft.kind is not DrafterKind.NONE and max(request.draft_maxes) > 0
 
 
-def _material(request: Request, target: Target, stages: Stages) -> Material:
+def _material(request: Request, target: Target, stages: Stages, out: Output) -> Material:
     """Open what is drafted from, as far as that goes without the weights."""
     from .mtp_drafting import Material, find_material
 
     if not _drafts(request):
         return Material()
     with stages.stage("drafter"):
-        return find_material(request.draft, request.run.model, target)
+        return find_material(request.draft, target, out)
 
 
 def _drafters(

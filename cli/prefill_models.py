@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import UsageError
@@ -16,6 +17,7 @@ from .session import BAR_AFTER_S, Session, Target
 if TYPE_CHECKING:
     from ..engine.gguf_file import GgufMetadata
     from ..engine.hparams import ModelParams
+    from ..engine.identity import Identity
     from ..engine.model import Model
     from ..engine.tokenizer import Tokenizer
     from ..prefill.attention import AttentionRule, Head
@@ -167,6 +169,18 @@ class Reader:
     is_target: bool
     same_ids: bool
 
+    @cached_property
+    def identity(self) -> Identity:
+        """Of its weights."""
+        from ..engine.identity import Identity
+
+        return Identity.of(self.metadata)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its vocabulary, hexadecimal."""
+        return self.tokenizer.fingerprint.hex()
+
 
 @dataclass(frozen=True)
 class ScorePlan:
@@ -211,14 +225,18 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
     if request.kind is ScorerKind.AUTO:
         projection = _known_projection(reader, embedded=False)
         if projection is not None:  # it finds more than heads do, and takes less time
+            _tell_kinship(projection, reader, out)
             return ScorePlan(ScorerKind.TRAINED, reader, None, projection=projection)
+        if (other := _for_other_weights(reader, embedded=False)) is not None:
+            out.note(f"{other}; name it with --calibration to score with it nevertheless")
         request = replace(request, kind=ScorerKind.FUSED)
     if request.kind.is_trained:
         projection = _find_projection(request, reader)
+        _tell_kinship(projection, reader, out)
         return ScorePlan(request.kind, reader, None, projection=projection)
     if not request.kind.needs_heads:
         return ScorePlan(request.kind, reader, None)
-    rule = _find_rule(request, reader)
+    rule = _find_rule(request, reader, out)
     if rule is not None:
         return ScorePlan(request.kind, reader, rule, one_pass=request.one_pass)
     what = f"no calibration says which heads of {reader.metadata.path.name} retrieve"
@@ -249,7 +267,7 @@ def _find_reader(request: ScoreRequest, target: Target) -> Reader:
     return Reader(own, own_tokenizer, params, is_target=is_target, same_ids=same_ids)
 
 
-def _find_rule(request: ScoreRequest, reader: Reader) -> AttentionRule | None:
+def _find_rule(request: ScoreRequest, reader: Reader, out: Output) -> AttentionRule | None:
     """How to look at the reader's heads; None: it is not known at which."""
     from ..prefill.attention import AttentionRule, check_heads
     from ..prefill.blocksparse import BlockRule
@@ -259,15 +277,16 @@ def _find_rule(request: ScoreRequest, reader: Reader) -> AttentionRule | None:
     if request.heads is not None:
         rule = AttentionRule(parse_heads(request.heads), blocks=blocks)
     else:
-        fingerprint = reader.tokenizer.fingerprint.hex()
+        found: Calibration | None
         if request.calibration is None:
-            found = find_calibration(fingerprint, reader.params)
+            found = find_calibration(reader.fingerprint, reader.params, identity=reader.identity)
         else:
             found = read_calibration(request.calibration)
-            if not found.fits(fingerprint, reader.params):
+            if not found.fits(reader.fingerprint, reader.params):
                 raise _other_model(request, reader, found)
         if found is None:
             return None
+        _tell_kinship(found, reader, out)
         rule = found.rule(blocks)
     if request.window is not None:
         rule = replace(rule, window=request.window)
@@ -287,13 +306,16 @@ def _find_projection(request: ScoreRequest, reader: Reader) -> Projection:
 
     if request.calibration is not None:
         named = read_projection(request.calibration)
-        if not named.fits(reader.tokenizer.fingerprint.hex(), reader.params):
+        if not named.fits(reader.fingerprint, reader.params):
             raise _other_model(request, reader, named)
         return named
-    found = _known_projection(reader, embedded=request.kind is ScorerKind.EMBEDDED)
+    embedded = request.kind is ScorerKind.EMBEDDED
+    found = _known_projection(reader, embedded=embedded)
     if found is None:
+        other = _for_other_weights(reader, embedded=embedded)
+        what = f"no scorer of this kind was trained for {reader.metadata.path.name}"
         raise UsageError(
-            f"no scorer of this kind was trained for {reader.metadata.path.name}",
+            what if other is None else f"{what}: {other}",
             remedy="train one with scripts/train_scorer.py and name it with --calibration, or "
             "leave out --scorer",
         )
@@ -304,8 +326,33 @@ def _known_projection(reader: Reader, *, embedded: bool) -> Projection | None:
     """What was trained for the reader; None: nothing."""
     from ..prefill.projection import find_projection
 
-    fingerprint = reader.tokenizer.fingerprint.hex()
-    return find_projection(fingerprint, reader.params, embedded=embedded)
+    return find_projection(
+        reader.fingerprint, reader.params, embedded=embedded, identity=reader.identity
+    )
+
+
+def _for_other_weights(reader: Reader, *, embedded: bool) -> str | None:
+    """What was trained for a model of the reader's size, but not for it; None: nothing."""
+    from ..prefill.projection import find_projection
+
+    found = find_projection(reader.fingerprint, reader.params, embedded=embedded)
+    if found is None:
+        return None
+    return (
+        f"{found.path} was trained for {found.model}, of which {reader.metadata.path.name} has "
+        "vocabulary and size, but not the weights"
+    )
+
+
+def _tell_kinship(found: Calibration | Projection, reader: Reader, out: Output) -> None:
+    """Say so where what scores was not made for the very weights of the reader."""
+    from ..engine.identity import Kinship
+
+    kinship = reader.identity.kinship(found.made_for)
+    if kinship in (Kinship.OTHER, Kinship.KIN):
+        out.note(
+            f"{found.path} was not made for {reader.metadata.path.name} itself ({kinship.value})"
+        )
 
 
 def _other_model(

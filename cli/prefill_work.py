@@ -205,7 +205,7 @@ def prepare(
     n_tokens = n_ctx if n_predict < 0 else min(n_ctx, n_tokens)
     held = rss_bytes()
     take_turns = check_memory(request, plan, answer, n_prompt, held, out)
-    material = find_drafts(request, answer.target)
+    material = find_drafts(request, answer.target, out)
     return Prepared(answer.target, plan, answer, n_prompt, n_tokens, take_turns, held, material)
 
 
@@ -273,13 +273,13 @@ def check_memory(
     return True
 
 
-def find_drafts(request: Request, target: Target) -> Material:
+def find_drafts(request: Request, target: Target, out: Output) -> Material:
     """What the answer is drafted from; see ``mtp_drafting.find_material``."""
     from .mtp_drafting import Material, find_material
 
     if request.draft.kind is DrafterKind.NONE:
         return Material()
-    return find_material(request.draft, request.run.model, target)
+    return find_material(request.draft, target, out)
 
 
 def open_models(request: Request, prepared: Prepared, stages: Stages, out: Output) -> Models:

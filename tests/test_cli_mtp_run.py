@@ -242,18 +242,20 @@ def test_interrupted(run: Run, interrupt_after: Callable[[int], None]) -> None:
     assert 7 <= done.record["n_predict"] < 30
 
 
+@pytest.mark.parametrize("drafter", ["mtp", "ngram", "mtp+ngram"])
+def test_texts_shorter_than_a_draft(run: Run, drafter: str) -> None:
+    """The bug: -n 4 refused, since a drafter warmed up with more tokens than it had room for."""
+    head = () if drafter == "ngram" else ("--mtp-head", "perfect.gguf")
+    args = ("-m", "flat.gguf", *head, "--drafter", drafter, "-p", "a", "--temp", "0", "--json")
+    longer = run(*args, "-n", "12").record["tokens"]
+    for n in (0, 1, 2, 4):
+        for more in ((), ("-c", str(max(n, 1))), ("--draft-max", "16"), ("--compare",)):
+            done = run(*args, "-n", str(n), *more)
+            assert done.status == 0, (n, more, done.stderr)
+            assert done.record["tokens"] == longer[:n]
+
+
 # --- the shipped head -----------------------------------------------------------------------------
-
-
-def test_the_shipped_head_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """-m smollm2 that needs --mtp-head; a head given to a model that it is not for."""
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
-    head = tmp_path / shipped.SHIPPED["smollm2"]
-    head.write_bytes(b"GGUF")
-    assert shipped.shipped_head("smollm2") == head
-    file = shipped.cache_folder() / shipped.KNOWN_MODELS["smollm2"].file_name
-    assert shipped.shipped_head(str(file)) == head
-    assert shipped.shipped_head("other.gguf") is None
 
 
 def test_the_shipped_head_is_missing(
