@@ -144,6 +144,7 @@ def _path(request: CalibrateRequest, target: Target) -> Path:
     """
     from ..engine.atomic_file import check_writable
     from ..engine.hparams import read_params
+    from ..engine.identity import Identity
     from ..prefill.calibrated import own_folder
 
     if request.output is not None:
@@ -159,7 +160,9 @@ def _path(request: CalibrateRequest, target: Target) -> Path:
             f"the folder {folder} can't be made ({error.strerror})",
             remedy="name a file with --output",
         ) from error
-    path = folder / f"{params.n_layers}x{params.n_embd}-{fingerprint[:16]}.json"
+    norms = Identity.of(target.metadata).norms
+    size = f"{params.n_layers}x{params.n_embd}"
+    path = folder / f"{size}-{fingerprint[:16]}-{norms[:16]}.json"
     check_writable(path)
     return path
 
