@@ -68,7 +68,7 @@ class CalibrateRequest:
         ------
         UsageError : one document, or no length of a prompt
         """
-        contexts = numbers("--context", [context or str(CONTEXT)], CTX_MOST)
+        contexts = numbers("--context", [str(CONTEXT) if context is None else context], CTX_MOST)
         if len(contexts) != 1:
             raise UsageError(
                 f"--context {context}: --calibrate takes one length", remedy="give one number"

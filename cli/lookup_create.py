@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,6 +66,7 @@ class Counted(NamedTuple):
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     file: options.Files,
     target: Annotated[
@@ -91,7 +91,7 @@ def command(
     format: options.Format = options.CacheFormat.NATIVE,
     field: options.Field = None,
     escape: options.Escape = False,
-    threads: options.Threads = None,
+    threads: options.ThreadsOfCorpus = None,
     max_memory: Annotated[
         str | None,
         typer.Option(
@@ -120,12 +120,16 @@ def command(
     Counts which tokens follow each n-gram. Each file, or JSON line, is a document of its own:
     no n-gram spans two.
     """
+    from ..engine.sizes import parse_size
+
     out = Output.from_options(json=json, csv=csv, no_header=no_header, quiet=quiet)
     if ngram_min > ngram_max:
         raise UsageError(
             f"--ngram-min {ngram_min} is above --ngram-max {ngram_max}",
             remedy="give a range from small to large",
         )
+    if dask is not None and not options.is_typed(context, "threads"):
+        threads = None  # those of the environment are this machine's
     if dask is not None and (threads or max_memory):
         raise UsageError(
             f"{'--threads' if threads else '--max-memory'} is for this machine, not for --dask's",
@@ -139,7 +143,7 @@ def command(
         field=field,
         escape=escape,
         n_threads=threads,
-        max_memory=None if max_memory is None else _bytes_of("--max-memory", max_memory),
+        max_memory=None if max_memory is None else parse_size("--max-memory", max_memory, least=0),
         dask=dask,
         ngram_min=ngram_min,
         ngram_max=ngram_max,
@@ -242,18 +246,6 @@ def _too_short(ngram_min: int) -> InputTooShort:
         "llama.cpp's format has no file without n-grams",
         remedy="give a longer text" + (", or --ngram-min 1" if ngram_min > 1 else ""),
     )
-
-
-def _bytes_of(option: str, text: str) -> int:
-    """Bytes of a size such as 600M, 1.5G or 2GiB; K, M and G are powers of 1000."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([KMGT])(i?)B?)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise UsageError(
-            f"{option} {text} is not a size", remedy="give a number with K, M or G, such as 600M"
-        )
-    digits, unit, binary = match.groups()
-    power = "KMGT".index(unit.upper()) + 1 if unit else 0
-    return int(float(digits) * (1024 if binary else 1000) ** power)
 
 
 def _share_memory(max_memory: int | None, n_threads: int) -> tuple[int, int]:

@@ -100,14 +100,13 @@ def command(
     out = Output.from_options(json=json, csv=False, no_header=False, quiet=quiet)
     if repeat is not None and not compare:
         raise UsageError("--repeat is for --compare", remedy="give --compare too, or neither")
-    source = context.get_parameter_source("draft_max")
     drafting = NgramDrafting.from_options(
         drafter,
         upstream_exact=upstream_exact,
         static=static,
         dynamic=dynamic,
         draft_max=draft_max,
-        has_draft_max=source is not None and source.name == "COMMANDLINE",
+        has_draft_max=options.is_typed(context, "draft_max"),
         fixed=draft_fixed,
     )
     if compare and not drafting.draft_max:

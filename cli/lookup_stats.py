@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from .inputs import Stages
 
 NO_CACHE = "none"
-DRAFT_MAX_VARIABLE = "LLAMA_ARG_SPEC_DRAFT_N_MAX"
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,7 @@ class Request:
 
 
 def command(
+    context: typer.Context,
     model: options.Model,
     file: options.Files,
     more: options.MoreFiles = None,
@@ -83,13 +82,19 @@ def command(
             "--draft-max",
             "--spec-draft-n-max",
             metavar="N,...",
-            envvar=DRAFT_MAX_VARIABLE,
+            envvar=options.DRAFT_MAX_VARIABLES,
             help=f"Longest draft, 0 to {options.DRAFT_MOST}; 3 by default. Several: a row each.",
         ),
     ] = None,
     repeat: Annotated[
         int,
-        typer.Option("--repeat", min=1, metavar="K", help="Replays to time; medians are shown."),
+        typer.Option(
+            "--repeat",
+            min=1,
+            max=options.REPEAT_MOST,
+            metavar="K",
+            help="Replays to time; medians are shown.",
+        ),
     ] = 1,
     verify: Annotated[
         bool,
@@ -145,7 +150,7 @@ def command(
         statics=[path for path in static or [] if path != NO_CACHE],
         dynamic=dynamic,
         n_ctxs=options.numbers("-c", n_ctx or ["0"], options.CTX_MOST),
-        has_draft_max=draft_max is not None and DRAFT_MAX_VARIABLE not in os.environ,
+        has_draft_max=options.is_typed(context, "draft_max"),
         repeat=repeat,
         verify=verify,
         field=field,
@@ -170,6 +175,9 @@ def command(
         n_threads=threads,
         plot=plot,
     )
+    n_rows = len(request.statics) * len(request.n_ctxs) * len(request.draft_maxes)
+    if n_rows > options.GRID_MOST:
+        raise options.too_many("the sweep", n_rows, options.GRID_MOST, "rows")
     return partial(stats, request, out)
 
 

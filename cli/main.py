@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import errno
 import os
+import re
 import signal
 import sys
 import threading
@@ -19,6 +20,9 @@ from typing import Any
 from ..engine.errors import DraftsmithError, ExitStatus
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# Words of an error that no line has room for: numbers of many digits, and what is longer than any
+# path. They are cut to what is shown.
+_ENDLESS, _SHOWN = re.compile(r"\d{65,}|\S{4300,}"), 40
 # Set when a callback from C has swallowed Ctrl-C.
 _interrupted = threading.Event()
 
@@ -95,6 +99,7 @@ def build_app() -> Any:
     import typer
 
     from . import (
+        environment,
         lookup_create,
         lookup_merge,
         lookup_run,
@@ -125,13 +130,13 @@ def build_app() -> Any:
     ) -> None:
         """Measure what drafting saves before the big model's next token."""
 
-    app.command("lookup-create")(lookup_create.command)
-    app.command("lookup-merge")(lookup_merge.command)
-    app.command("lookup-stats")(lookup_stats.command)
-    app.command("lookup-run")(lookup_run.command)
-    app.command("mtp-run")(mtp_run.command)
-    app.command("prefill-run")(prefill_run.command)
-    app.command("plot-figure", hidden=True)(plot.command)
+    app.command("lookup-create", cls=environment.Command)(lookup_create.command)
+    app.command("lookup-merge", cls=environment.Command)(lookup_merge.command)
+    app.command("lookup-stats", cls=environment.Command)(lookup_stats.command)
+    app.command("lookup-run", cls=environment.Command)(lookup_run.command)
+    app.command("mtp-run", cls=environment.Command)(mtp_run.command)
+    app.command("prefill-run", cls=environment.Command)(prefill_run.command)
+    app.command("plot-figure", cls=environment.Command, hidden=True)(plot.command)
     return app
 
 
@@ -176,9 +181,18 @@ def _describe(error: BaseException) -> tuple[str, int]:
 
 def _describe_usage(error: Any) -> str:
     """Return one line for a command line that Typer refuses, naming the help to read."""
+    from .environment import describe_parameter
+
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "draftsmith"
+    if hasattr(error, "param_hint") and hasattr(error, "param"):
+        error.param_hint = error.param_hint or describe_parameter(error)
     return f"error: {error.format_message().rstrip('.')}; see {path} --help"
+
+
+def _shortened(word: re.Match[str]) -> str:
+    """Return the beginning of a word that is too long to be read."""
+    return f"{word[0][:_SHOWN]}... ({len(word[0])} characters)"
 
 
 def _give_up(line: str) -> None:
@@ -186,7 +200,7 @@ def _give_up(line: str) -> None:
     from . import output
 
     if line:
-        output.error_line(line)
+        output.error_line(_ENDLESS.sub(_shortened, line))
     try:
         sys.stdout.flush()
     except OSError:

@@ -92,7 +92,7 @@ def command(
             "--draft-max",
             "--spec-draft-n-max",
             metavar="K,...",
-            envvar="LLAMA_ARG_SPEC_DRAFT_N_MAX",
+            envvar=options.DRAFT_MAX_VARIABLES,
             help=f"Longest draft of the head; 0: no drafting; {DRAFT_MAX} by default. Several "
             "with --suite: measure each, and say which is best.",
         ),
@@ -104,7 +104,9 @@ def command(
             "--spec-draft-p-min",
             min=0.0,
             max=1.0,
+            callback=options.finite,
             metavar="P",
+            envvar="LLAMA_ARG_SPEC_DRAFT_P_MIN",
             help="The head drafts no token that it gives a lower probability.",
         ),
     ] = 0.0,
@@ -141,14 +143,7 @@ def command(
     n_ctx: run_options.CtxSize = 0,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            "--temp",
-            "--temperature",
-            min=0.0,
-            metavar="T",
-            help="Temperature; 0: the likeliest token; "
-            f"{run_options.TEMPERATURE} by default, with --suite 0.",
-        ),
+        run_options.temperature_option(f"; {run_options.TEMPERATURE} by default, with --suite 0"),
     ] = None,
     top_k: run_options.TopK = 40,
     top_p: run_options.TopP = 0.95,
@@ -163,6 +158,7 @@ def command(
         typer.Option(
             "--repeat",
             min=1,
+            max=options.REPEAT_MOST,
             metavar="K",
             help=f"Turns of --compare, {TURNS} by default, and of --suite, {SUITE_TURNS}.",
         ),
@@ -234,7 +230,9 @@ def command(
         n_batch=n_batch,
         n_threads=threads,
     )
-    lengths = options.numbers("--draft-max", [draft_max or str(DRAFT_MAX)], options.DRAFT_MOST)
+    lengths = options.numbers(
+        "--draft-max", [str(DRAFT_MAX) if draft_max is None else draft_max], options.DRAFT_MOST
+    )
     turns = (repeat or SUITE_TURNS) if suite else (repeat or TURNS) if compare else 0
     request = Request(
         run=run,

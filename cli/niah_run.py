@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import UsageError
-from .options import CTX_MOST, numbers
+from .options import CTX_MOST, GRID_MOST, numbers, too_many
 from .prompt import PromptRequest, read_prompt
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class NiahRequest:
 
         Raises
         ------
-        UsageError : something that is no list of numbers, or of kinds
+        UsageError : something that is no list of numbers, or of kinds; too many prompts
         """
         from ..prefill.niah import KINDS as KNOWN
 
@@ -76,7 +76,7 @@ class NiahRequest:
                     f"--kinds {kinds}: no kind of question is called {word!r}",
                     remedy=f"give some of {', '.join(KNOWN)}",
                 )
-        return cls(
+        found = cls(
             list(dict.fromkeys(numbers("--context", [contexts], CTX_MOST))),
             list(dict.fromkeys(numbers("--depths", [depths], 100))),
             list(dict.fromkeys(words)),
@@ -85,6 +85,10 @@ class NiahRequest:
             full,
             plot,
         )
+        n_cells = len(found.contexts) * len(found.depths) * len(found.kinds)
+        if n_cells * repeat > GRID_MOST:
+            raise too_many("--niah", n_cells * repeat, GRID_MOST, "prompts")
+        return found
 
 
 @dataclass(frozen=True)

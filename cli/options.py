@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -11,6 +12,16 @@ from ..engine.errors import UsageError
 
 CTX_MOST = 2**31 - 256
 DRAFT_MOST = 4096
+# Of numbers that need no bound of their own: they go into int32 and float32.
+WHOLE_MOST = 2**31 - 1
+REAL_MOST = 1e9
+REPEAT_MOST = 10_000
+# Values of one list; more is a typing error or an attack.
+LIST_MOST = 1000
+# Rows of a sweep, or prompts of --niah, that several lists make together.
+GRID_MOST = 10_000
+# Name it first where llama.cpp has two: the other one is of earlier builds.
+DRAFT_MAX_VARIABLES = ["LLAMA_ARG_SPEC_DRAFT_N_MAX", "LLAMA_ARG_DRAFT_MAX"]
 
 
 class CacheFormat(StrEnum):
@@ -36,17 +47,64 @@ def numbers(flag: str, lists: list[str], most: int) -> list[int]:
 
     Raises
     ------
-    UsageError : something else than a whole number from 0 to ``most``
+    UsageError : something else than a whole number from 0 to ``most``, or more than LIST_MOST
     """
-    found = []
-    for word in ",".join(lists).split(","):
-        if not (word.strip().isascii() and word.strip().isdecimal() and int(word) <= most):
-            raise UsageError(
-                f"{flag} {','.join(lists)}: {word!r} is not a number from 0 to {most}",
-                remedy="give one number, or several with commas between them",
-            )
-        found.append(int(word))
-    return found
+    words = ",".join(lists).split(",")
+    if len(words) > LIST_MOST:
+        raise too_many(flag, len(words), LIST_MOST)
+    return [_number(flag, word, ",".join(lists), most) for word in words]
+
+
+def too_many(flag: str, n: int, most: int, what: str = "values") -> UsageError:
+    """The error for a list that is longer than anybody means."""
+    return UsageError(f"{flag} names {n} {what}, more than {most}", remedy="give fewer")
+
+
+def _number(flag: str, word: str, text: str, most: int) -> int:
+    digits = word.strip()
+    # its length first: int() refuses some thousand digits with an error of its own
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) < 20
+    if not is_number or int(digits) > most:
+        raise UsageError(
+            f"{flag} {text}: {word!r} is not a number from 0 to {most}",
+            remedy="give one number, or several with commas between them",
+        )
+    return int(digits)
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether the command line itself says a parameter: not its default, nor the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def finite(value: float | None) -> float | None:
+    """Refuse what is no number; the callback of all options that take a fraction."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
+
+
+def thread_count(value: int | None) -> int | None:
+    """Refuse more threads than a machine could use; the callback of -t."""
+    if value is not None:
+        from ..engine.host import check_threads
+
+        check_threads(value)
+    return value
+
+
+def threads_option(help: str, envvar: str | None = "LLAMA_ARG_THREADS") -> Any:
+    """The option -t."""
+    return typer.Option(
+        "-t",
+        "--threads",
+        min=1,
+        callback=thread_count,
+        metavar="N",
+        envvar=envvar,
+        help=help,
+    )
 
 
 Model = Annotated[str, model_option(" Only its tokenizer is read.")]
@@ -76,11 +134,12 @@ Escape = Annotated[
         "Off here; llama.cpp's tools do it unless told not to.",
     ),
 ]
+# Without the variable: beside --drafter it says how many rows are replayed side by side.
 Threads = Annotated[
-    int | None,
-    typer.Option(
-        "-t", "--threads", min=1, metavar="N", help="Threads; default: all this process may use."
-    ),
+    int | None, threads_option("Threads; default: all this process may use.", envvar=None)
+]
+ThreadsOfCorpus = Annotated[
+    int | None, threads_option("Threads; default: all this process may use.")
 ]
 Format = Annotated[
     CacheFormat,

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from enum import Enum
 
 from ..engine.errors import UsageError
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+from .options import LIST_MOST, too_many
 
 
 class PositionKind(Enum):
@@ -19,30 +16,18 @@ class PositionKind(Enum):
     ORIGINAL = "original"
 
 
-def parse_bytes(text: str) -> int:
-    """Bytes from "800M": powers of 1000, as sizes are shown.
-
-    Raises
-    ------
-    UsageError : something else
-    """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or not float(found[1]):
-        raise UsageError(
-            f"--memory-limit {text}: no size", remedy="give a number of bytes, or 800M or 2G"
-        )
-    return round(float(found[1]) * _UNITS[found[2].lower()])
-
-
 def parse_shares(text: str) -> list[float]:
     """Shares from "0.1,0.2", each once, in order.
 
     Raises
     ------
-    UsageError : something else, or one that is not above 0 and at most 1
+    UsageError : something else, one that is not above 0 and at most 1, or too many
     """
     shares = []
-    for word in text.split(","):
+    words = text.split(",")
+    if len(words) > LIST_MOST:
+        raise too_many("--keep", len(words), LIST_MOST)
+    for word in words:
         try:
             share = float(word)
         except ValueError:

@@ -13,7 +13,7 @@ from . import calibrate_run, niah_run, options, run_options
 from .mtp_drafting import DrafterKind, DraftRequest, Verify
 from .output import Output
 from .prefill_models import ScoreRequest, ScorerKind
-from .prefill_options import PositionKind, parse_bytes, parse_shares
+from .prefill_options import PositionKind, parse_shares
 from .prefill_prompt import AskRequest
 from .prefill_work import Request, run_niah, run_prefill
 from .session import RunRequest
@@ -23,6 +23,7 @@ DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
 
 
 def command(
+    context: typer.Context,
     model: run_options.Model,
     file: Annotated[
         str | None,
@@ -102,6 +103,7 @@ def command(
         typer.Option(
             "--window",
             min=0,
+            max=options.WHOLE_MOST,
             metavar="N",
             help="Tokens that a token of the document sees while scoring; 0: all before it.",
         ),
@@ -122,7 +124,13 @@ def command(
     ] = False,
     min_tokens: Annotated[
         int,
-        typer.Option("--min-tokens", min=0, metavar="N", help="Shorter prompts are read in full."),
+        typer.Option(
+            "--min-tokens",
+            min=0,
+            max=options.WHOLE_MOST,
+            metavar="N",
+            help="Shorter prompts are read in full.",
+        ),
     ] = MIN_TOKENS,
     memory_limit: Annotated[
         str | None,
@@ -144,14 +152,12 @@ def command(
     static: run_options.StaticCache = None,
     dynamic: run_options.DynamicCacheRead = None,
     draft_max: Annotated[
-        int | None,
+        str | None,
         typer.Option(
             "--draft-max",
             "--spec-draft-n-max",
-            min=1,
-            max=options.DRAFT_MOST,
             metavar="K",
-            envvar="LLAMA_ARG_SPEC_DRAFT_N_MAX",
+            envvar=options.DRAFT_MAX_VARIABLES,
             help=f"Longest draft; by default {DRAFT_MAX} of the head, {NGRAM_DRAFT_MAX} of "
             "n-grams.",
         ),
@@ -170,6 +176,7 @@ def command(
         typer.Option(
             "--repeat",
             min=1,
+            max=options.REPEAT_MOST,
             metavar="K",
             help="Turns of --compare, and prompts a cell of --niah, 1 by default; documents of "
             f"--calibrate, {calibrate_run.N_DOCUMENTS} by default.",
@@ -183,7 +190,7 @@ def command(
             "and are the answers right, in part and in full?",
         ),
     ] = False,
-    context: Annotated[
+    contexts: Annotated[
         str | None,
         typer.Option(
             "--context",
@@ -241,6 +248,7 @@ def command(
         typer.Option(
             "--layers",
             min=1,
+            max=options.WHOLE_MOST,
             metavar="N",
             help="Of --calibrate: look at the first N layers; two thirds by default.",
         ),
@@ -261,13 +269,8 @@ def command(
     n_ctx: run_options.CtxSize = 0,
     temperature: Annotated[
         float | None,
-        typer.Option(
-            "--temp",
-            "--temperature",
-            min=0.0,
-            metavar="T",
-            help="Temperature; 0: the likeliest token; "
-            f"{run_options.TEMPERATURE} by default, with --compare and --niah 0.",
+        run_options.temperature_option(
+            f"; {run_options.TEMPERATURE} by default, with --compare and --niah 0"
         ),
     ] = None,
     top_k: run_options.TopK = 40,
@@ -289,6 +292,8 @@ def command(
     --json the figures go to stdout. Where nothing may be dropped, the prompt is read in full, and
     the reason is said.
     """
+    from ..engine.sizes import parse_size
+
     out = Output.from_options(json=json, csv=False, no_header=False, quiet=quiet)
     if repeat is not None and not (compare or niah or calibrate):
         raise UsageError(
@@ -333,13 +338,13 @@ def command(
         "--plot": plot,
         "--no-full": no_full or None,
     }
-    of_both = {"--context": context, "--haystack": haystack}
+    of_both = {"--context": contexts, "--haystack": haystack}
     asked = None
     if niah:
         asked = niah_run.NiahRequest.from_options(
-            contexts=context or niah_run.CONTEXTS,
-            depths=depths or niah_run.DEPTHS,
-            kinds=kinds or niah_run.KINDS,
+            contexts=niah_run.CONTEXTS if contexts is None else contexts,
+            depths=niah_run.DEPTHS if depths is None else depths,
+            kinds=niah_run.KINDS if kinds is None else kinds,
             haystack=haystack,
             repeat=repeat or 1,
             full=not no_full,
@@ -351,17 +356,17 @@ def command(
         niah=asked,
         score=ScoreRequest(scorer, drafter, calibration, heads, window, one_pass).settled(),
         draft=draft,
-        draft_max=draft_max or (DRAFT_MAX if decode_drafter.has_mtp else NGRAM_DRAFT_MAX),
+        draft_max=_draft_max(draft_max, draft, is_typed=options.is_typed(context, "draft_max")),
         keeps=keeps,
         positions=PositionKind.ORIGINAL if one_pass else positions,
         min_tokens=min_tokens,
-        memory_limit=None if memory_limit is None else parse_bytes(memory_limit),
+        memory_limit=None if memory_limit is None else parse_size("--memory-limit", memory_limit),
         n_turns=(repeat or 1) if compare else 0,
         show_kept=show_kept,
         color=color,
     )
     request.score.check()
-    _check_draft(draft, draft_max)
+    _check_draft(draft)
     if calibrate:
         _check_calibrate(request, only_niah)
         return partial(
@@ -370,7 +375,7 @@ def command(
                 run,
                 raw=raw,
                 repeat=repeat,
-                context=context,
+                context=contexts,
                 haystack=haystack,
                 n_layers=n_layers,
                 window=window,
@@ -436,16 +441,39 @@ def _check_calibrate(request: Request, only_niah: Mapping[str, object]) -> None:
             raise UsageError(f"{name} is not for --calibrate", remedy="leave one of them out")
 
 
-def _check_draft(draft: DraftRequest, draft_max: int | None) -> None:
+def _draft_max(text: str | None, draft: DraftRequest, *, is_typed: bool) -> int:
+    """Return the longest draft.
+
+    Read here and not by Typer: what the environment says for other commands, such as 0 for no
+    drafting, must not end a call that drafts nothing anyway.
+    """
+    drafts = draft.kind is not DrafterKind.NONE
+    if text is None or not (drafts or is_typed):
+        return DRAFT_MAX if draft.kind.has_mtp else NGRAM_DRAFT_MAX
+    if not drafts:
+        raise _no_drafter("--draft-max", draft)
+    values = options.numbers("--draft-max", [text], options.DRAFT_MOST)
+    if len(values) > 1 or not values[0]:
+        raise UsageError(
+            f"--draft-max {text} is not a number from 1 to {options.DRAFT_MOST}",
+            remedy="give one, or leave --decode-drafter out for no drafting",
+        )
+    return values[0]
+
+
+def _no_drafter(name: str, draft: DraftRequest) -> UsageError:
+    return UsageError(
+        f"{name} cannot be used with --decode-drafter {draft.kind}",
+        remedy="leave one of them out",
+    )
+
+
+def _check_draft(draft: DraftRequest) -> None:
     """Refuse options of a drafter that is not there."""
     for name, given, wanted in (
         ("--mtp-head", draft.head is not None, draft.kind.has_mtp),
         ("-lcs and -lcd", bool(draft.static or draft.dynamic), draft.kind.has_ngram),
-        ("--draft-max", draft_max is not None, draft.kind is not DrafterKind.NONE),
         ("--draft-fixed", draft.fixed, draft.kind is not DrafterKind.NONE),
     ):
         if given and not wanted:
-            raise UsageError(
-                f"{name} cannot be used with --decode-drafter {draft.kind}",
-                remedy="leave one of them out",
-            )
+            raise _no_drafter(name, draft)

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .options import CTX_MOST, DRAFT_MOST, model_option
+from .options import (
+    CTX_MOST,
+    DRAFT_MAX_VARIABLES,
+    DRAFT_MOST,
+    REAL_MOST,
+    REPEAT_MOST,
+    WHOLE_MOST,
+    finite,
+    model_option,
+    threads_option,
+)
 
 
 class Color(StrEnum):
@@ -67,6 +77,7 @@ NPredict = Annotated[
         "--predict",
         "--n-predict",
         min=-1,
+        max=WHOLE_MOST,
         metavar="N",
         envvar="LLAMA_ARG_N_PREDICT",
         help="Tokens to generate; -1, the default: until the model ends or the context is full.",
@@ -93,7 +104,7 @@ DraftMax = Annotated[
         min=0,
         max=DRAFT_MOST,
         metavar="K",
-        envvar="LLAMA_ARG_SPEC_DRAFT_N_MAX",
+        envvar=DRAFT_MAX_VARIABLES,
         help="Longest draft; 0: no drafting.",
     ),
 ]
@@ -106,19 +117,44 @@ DraftFixed = Annotated[
     ),
 ]
 TEMPERATURE = 0.8  # llama.cpp's default
-Temperature = Annotated[
-    float,
-    typer.Option(
-        "--temp", "--temperature", min=0.0, metavar="T", help="Temperature; 0: the likeliest token."
-    ),
-]
+
+
+def temperature_option(more: str = "") -> Any:
+    """The option --temp; ``more`` is said after what it is."""
+    return typer.Option(
+        "--temp",
+        "--temperature",
+        min=0.0,
+        max=REAL_MOST,
+        callback=finite,
+        metavar="T",
+        envvar="LLAMA_ARG_TEMPERATURE",
+        help=f"Temperature; 0: the likeliest token{more}.",
+    )
+
+
+Temperature = Annotated[float, temperature_option()]
 TopK = Annotated[
-    int, typer.Option("--top-k", min=0, metavar="K", help="Keep the K likeliest tokens; 0: all.")
+    int,
+    typer.Option(
+        "--top-k",
+        min=0,
+        max=WHOLE_MOST,
+        metavar="K",
+        envvar="LLAMA_ARG_TOP_K",
+        help="Keep the K likeliest tokens; 0: all.",
+    ),
 ]
 TopP = Annotated[
     float,
     typer.Option(
-        "--top-p", min=0.0, max=1.0, metavar="P", help="Keep the likeliest, of P in sum; 1: all."
+        "--top-p",
+        min=0.0,
+        max=1.0,
+        callback=finite,
+        metavar="P",
+        envvar="LLAMA_ARG_TOP_P",
+        help="Keep the likeliest, of P in sum; 1: all.",
     ),
 ]
 MinP = Annotated[
@@ -127,14 +163,22 @@ MinP = Annotated[
         "--min-p",
         min=0.0,
         max=1.0,
+        callback=finite,
         metavar="P",
+        envvar="LLAMA_ARG_MIN_P",
         help="Keep tokens of at least P times the likeliest one's probability; 0: all.",
     ),
 ]
 RepeatPenalty = Annotated[
     float,
     typer.Option(
-        "--repeat-penalty", min=0.0, metavar="X", help="Penalty of repeated tokens; 1: none."
+        "--repeat-penalty",
+        min=0.0,
+        max=REAL_MOST,
+        callback=finite,
+        metavar="X",
+        envvar="LLAMA_ARG_REPEAT_PENALTY",
+        help="Penalty of repeated tokens; 1: none.",
     ),
 ]
 RepeatLastN = Annotated[
@@ -142,6 +186,7 @@ RepeatLastN = Annotated[
     typer.Option(
         "--repeat-last-n",
         min=-1,
+        max=WHOLE_MOST,
         metavar="N",
         help="Tokens that the penalty looks back; 0: no penalty, -1: the context.",
     ),
@@ -162,22 +207,13 @@ BatchSize = Annotated[
         "-b",
         "--batch-size",
         min=1,
+        max=WHOLE_MOST,
         metavar="N",
         envvar="LLAMA_ARG_BATCH",
         help="Prompt tokens that are evaluated at once.",
     ),
 ]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        "-t",
-        "--threads",
-        min=1,
-        metavar="N",
-        envvar="LLAMA_ARG_THREADS",
-        help="Threads; default: physical cores.",
-    ),
-]
+Threads = Annotated[int | None, threads_option("Threads; default: physical cores.")]
 ColorOption = Annotated[
     Color,
     typer.Option(
@@ -194,5 +230,11 @@ Compare = Annotated[
 ]
 Repeat = Annotated[
     int | None,
-    typer.Option("--repeat", min=1, metavar="K", help="Turns of --compare; 3 by default."),
+    typer.Option(
+        "--repeat",
+        min=1,
+        max=REPEAT_MOST,
+        metavar="K",
+        help="Turns of --compare; 3 by default.",
+    ),
 ]

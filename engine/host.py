@@ -16,6 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from .errors import UsageError
+
 
 @dataclass(frozen=True)
 class Host:
@@ -59,6 +61,30 @@ def n_usable_threads() -> int:
 def n_physical_cores() -> int:
     """Return how many cores this process may run on: hyperthreads of one core are no help to it."""
     return min(psutil.cpu_count(logical=False) or 1, n_usable_threads())
+
+
+def most_threads() -> int:
+    """Return how many threads may be asked for: some times what the machine could run at once."""
+    return max(64, 4 * (os.cpu_count() or 1))
+
+
+def check_threads(n_threads: int) -> int:
+    """Return a number of threads that was asked for.
+
+    Raises
+    ------
+    UsageError : more than the machine has any use for; each takes memory, and the system's limit
+        would end the work
+    """
+    most = most_threads()
+    if not 1 <= n_threads <= most:
+        n_cores = os.cpu_count() or 1
+        raise UsageError(
+            f"-t {n_threads}: this machine runs {n_cores} thread{'s' if n_cores > 1 else ''} at "
+            "once",
+            remedy=f"give 1 to {most}, or leave it out",
+        )
+    return n_threads
 
 
 def load_1min() -> float | None:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import llama_lookup
 import numpy as np
+from arguments import thread_count
 from bench_ngram import Figures, add, commit
 from draftsmith.engine.host import describe_host, n_physical_cores
 from draftsmith.engine.model import Model, load_model
@@ -212,7 +213,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--depths", type=numbers, default=[0, 512, 2048])
     parser.add_argument("--steps", type=int, default=64, help="tokens decoded at each depth")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("-t", "--threads", type=int, default=n_physical_cores())
+    parser.add_argument("-t", "--threads", type=thread_count, default=n_physical_cores())
     parser.add_argument("--llama-bin", type=Path, help="folder of llama-bench")
     return parser.parse_args()
 

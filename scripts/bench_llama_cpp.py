@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from arguments import thread_count
 from bench_ngram import commit
 from bench_prompts import add_options, chat_ids, read_prompts, spread
 from draftsmith.engine.gguf_file import read_metadata
@@ -307,7 +308,7 @@ def numbers(text: str) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, predict=256, repeat=3)
-    parser.add_argument("-t", "--threads", type=int, default=n_physical_cores())
+    parser.add_argument("-t", "--threads", type=thread_count, default=n_physical_cores())
     parser.add_argument("--flash-attn", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--kv-type", choices=list(KV_TYPES), default="q8_0")
     parser.add_argument("--lookup", type=numbers, default=[10, 2], help="its num_pred_tokens")

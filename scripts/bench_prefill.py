@@ -21,6 +21,7 @@ import tempfile
 from pathlib import Path
 
 import llama_lookup
+from arguments import thread_count
 from bench_engine import llama_bench, numbers
 from bench_ngram import DRAFTSMITH, commit
 from draftsmith.engine.gguf_file import read_metadata
@@ -110,7 +111,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--scorers", default="lexical,trained,fused")
     parser.add_argument("--keep", type=float, default=0.1)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("-t", "--threads", type=int, default=n_physical_cores())
+    parser.add_argument("-t", "--threads", type=thread_count, default=n_physical_cores())
     parser.add_argument("--llama-bin", type=Path, help="folder of llama-bench")
     parser.add_argument("more", nargs="*", help="behind --: options of prefill-run")
     return parser.parse_args()

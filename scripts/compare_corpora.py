@@ -21,9 +21,10 @@ from statistics import median
 
 import llama_lookup
 from draftsmith.engine.atomic_file import write_atomically
-from draftsmith.engine.errors import DraftsmithError, ExitStatus
+from draftsmith.engine.errors import DraftsmithError, ExitStatus, UsageError
 from draftsmith.engine.host import cpu_name, load_1min, package_version
 from draftsmith.engine.models import resolve_model
+from draftsmith.engine.sizes import parse_size
 from llama_lookup import Process, ToolFailed
 from nested_corpora import MB, cut
 from rich import box
@@ -120,14 +121,13 @@ def parse_options() -> argparse.Namespace:
 
 
 def sizes(text: str) -> list[int]:
-    """Return a list of sizes in MB as bytes, ascending."""
+    """Return a list of sizes as bytes, ascending; a bare number is of MB."""
     try:
-        found = sorted({round(float(word) * MB) for word in text.split(",")})
-    except (ValueError, OverflowError):
-        found = []
-    if not found or found[0] < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes in MB, such as 25,50")
-    return found
+        words = [f"{word}M" if word[-1:].isdecimal() else word for word in text.split(",")]
+        return sorted({parse_size("--sizes", word) for word in words})
+    except UsageError as error:
+        what = f"{text!r} is not a list of sizes in MB, such as 25,50"
+        raise argparse.ArgumentTypeError(what) from error
 
 
 def at_least(least: int) -> Callable[[str], int]:

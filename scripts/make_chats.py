@@ -20,6 +20,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from arguments import thread_count
 from bench_prompts import PROMPTS, read_prompts
 from draftsmith.engine.chat import ChatTemplate
 from draftsmith.engine.detokenise import TextStream
@@ -103,7 +104,9 @@ def main() -> None:
     parser.add_argument("-m", "--model", default="smollm2")
     parser.add_argument("--temp", type=float, default=0.8)
     parser.add_argument("-n", "--predict", type=int, default=256, help="most tokens an answer")
-    parser.add_argument("-t", "--threads", type=int, help="the text does not depend on them")
+    parser.add_argument(
+        "-t", "--threads", type=thread_count, help="the text does not depend on them"
+    )
     parser.add_argument("--most", type=int, help="conversations; default: all")
     options = parser.parse_args()
     assistant = Assistant(options)

@@ -15,6 +15,7 @@ import sys
 import time
 from pathlib import Path
 
+from arguments import thread_count
 from draftsmith.engine.gguf_file import read_metadata
 from draftsmith.engine.model import load_model
 from draftsmith.engine.models import resolve_model
@@ -59,7 +60,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=96)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--features", type=int, nargs="*", default=[10, 20], help="layers")
-    parser.add_argument("-t", "--threads", type=int, default=1)
+    parser.add_argument("-t", "--threads", type=thread_count, default=1)
     options = parser.parse_args()
     path = resolve_model(options.model)
     metadata = read_metadata(path)

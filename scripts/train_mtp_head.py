@@ -22,6 +22,7 @@ from pathlib import Path
 import mtp_export
 import numpy as np
 import torch
+from arguments import thread_count
 from draftsmith.engine.models import resolve_model
 from mtp_batches import Shards, Target, banned_grams
 from mtp_model import Head
@@ -71,7 +72,7 @@ def options() -> argparse.Namespace:
         "--start", type=Path, help="a head.gguf to begin with, for more data; not its optimisers"
     )
     parser.add_argument("--export", action="store_true", help="write the head as it is, and stop")
-    parser.add_argument("-t", "--threads", type=int, default=0)
+    parser.add_argument("-t", "--threads", type=thread_count, default=0)
     return parser.parse_args()
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
+from arguments import thread_count
 from draftsmith.engine.chat import ChatTemplate
 from draftsmith.engine.errors import ChatTemplateUnusable
 from draftsmith.engine.gguf_file import TARGET_FINGERPRINT, read_metadata
@@ -69,7 +70,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--reach", type=int, default=2, help="blocks")
     parser.add_argument("--window", type=int, default=256)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-t", "--threads", type=int, default=1)
+    parser.add_argument("-t", "--threads", type=thread_count, default=1)
     return parser.parse_args()
 
 

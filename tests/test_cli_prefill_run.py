@@ -14,7 +14,6 @@ import toy_model
 from conftest import Done
 from draftsmith.cli import prefill_models
 from draftsmith.cli.prefill_models import ScorerKind, parse_heads
-from draftsmith.cli.prefill_options import parse_bytes
 from draftsmith.engine import chat, chat_worker, host
 from draftsmith.engine import model as engine_model
 from draftsmith.engine.chat import ChatTemplate
@@ -435,21 +434,6 @@ def test_a_refusal_that_the_limit_has_no_room_for(
     args = (*LEXICAL, "--memory-limit", "1000", "-p")
     assert run(*args, QUESTION).status == 0
     refused(run(*args, "zz zz?"), "cannot be kept where the prompt is read in full")
-
-
-def test_parse_bytes() -> None:
-    """A unit of 1024, or one that is ignored."""
-    sizes = {
-        "800M": 800_000_000,
-        "1.5g": 1_500_000_000,
-        "12kB": 12_000,
-        "7": 7,
-        " 2 GB ": 2 * 10**9,
-    }
-    assert {text: parse_bytes(text) for text in sizes} == sizes
-    for text in ("", "M", "-1M", "1T", "0", "1e9"):
-        with pytest.raises(UsageError, match="no size"):
-            parse_bytes(text)
 
 
 # --- conversations --------------------------------------------------------------------------------
