@@ -19,6 +19,8 @@ from ..engine.errors import UsageError
 
 # A grid is one row a setting; more than these is a typing error or an attack.
 GRID_MOST = 10_000
+# Nobody mistypes more characters than these.
+_GUESSED_MOST = 1000
 # llama-server's ngram-cache has this built in; no option changes it.
 SERVER_CACHE_DRAFT = 8
 _LEAST, _MOST = "prompt-lookup-min", "prompt-lookup-max"
@@ -314,6 +316,13 @@ def _grid(word: str, text: str) -> tuple[str, dict[str, list[Number]]]:
     """Return the name and the values by key that ``NAME[:key=value|value,...]`` says."""
     name, _, rest = word.partition(":")
     name = name.strip()
+    combined = _with_plus(text)
+    if combined != text:
+        raise UsageError(
+            f"--drafter {text}: drafters are combined with +, and commas stand between keys "
+            f"(did you mean {combined}?)",
+            remedy="put + between them; for a row each, give --drafter for each",
+        )
     if name not in KINDS:
         raise UsageError(
             f"--drafter {text}: there is no drafter {name!r}" + _meant(name, KINDS),
@@ -338,6 +347,31 @@ def _grid(word: str, text: str) -> tuple[str, dict[str, list[Number]]]:
     return name, grid
 
 
+def _with_plus(text: str) -> str:
+    """Return a setting with + for each comma that a drafter's name follows, and the names mended.
+
+    The same text where none does.
+    """
+    if "," not in text or len(text) > _GUESSED_MOST:
+        return text
+    first, *others = text.split(",")
+    pieces = [_named_piece(first) or first]
+    for piece in others:
+        named = _named_piece(piece)
+        pieces.append(f",{piece}" if named is None else f"+{named}")
+    joined = "".join(pieces)
+    return joined if joined.count("+") > text.count("+") else text
+
+
+def _named_piece(piece: str) -> str | None:
+    """Return ``NAME[:KEY=VALUE]`` with the name of a drafter; None: it begins with none."""
+    name, colon, rest = piece.partition(":")
+    name = name.strip()
+    is_key = "=" in name or any(name == key.name for kind in _ALL for key in kind.keys)
+    known = name if name in KINDS else None if is_key else _closest(name, KINDS)
+    return None if known is None else f"{known}{colon}{rest}"
+
+
 def _value(key: Key, word: str, text: str) -> Number:
     """Return a number in the key's range."""
     word = word.strip()
@@ -358,5 +392,11 @@ def _value(key: Key, word: str, text: str) -> Number:
 
 def _meant(word: str, known: Mapping[str, object]) -> str:
     """Return a guess at what was meant, for the end of a message."""
-    close = get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    close = _closest(word, known)
+    return "" if close is None else f" (did you mean {close}?)"
+
+
+def _closest(word: str, known: Mapping[str, object]) -> str | None:
+    """Return what is most like a word, whatever its case; None: nothing is."""
+    close = get_close_matches(word.strip().lower()[:_GUESSED_MOST], known, n=1)
+    return close[0] if close else None

@@ -106,6 +106,12 @@ def test_one_bound_of_vllms_sets_the_other() -> None:
     ("text", "message"),
     [
         ("ngram-mid", "did you mean ngram-mod?"),
+        ("NGRAM-MOD", "did you mean ngram-mod?"),
+        ("ngram-simple,suffix", "did you mean ngram-simple+suffix?"),
+        ("suffix:max-tree-depth=8, ngram-mod", "did you mean suffix:max-tree-depth=8+ngram-mod?"),
+        ("suffix:max-tree-depth=8,ngram-mod:n-min=2,n-max=3", "=8+ngram-mod:n-min=2,n-max=3?"),
+        ("sufix,ngram-mdo", "did you mean suffix+ngram-mod?"),
+        ("vllm-ngram:prompt-lookup-max=4,prompt-lookup-min", "'prompt-lookup-min' is no key"),
         ("", "there is no drafter ''; name one of ngram-simple, ngram-map-k,"),
         ("suffix+", "there is no drafter ''"),
         ("ngram-mod:", "'' is no key of ngram-mod with a value"),
