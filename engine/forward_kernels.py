@@ -33,11 +33,12 @@ from .tile_kernels import (
 # Forms of a packed matrix.
 F32_PANEL, F16_PANEL, BF16_PANEL, U4_HALF, U4_FLOAT, S8_HALF, S8_FLOAT, VECTOR = range(8)
 
-# Places in a layer's slots. The last row of slots, of no layer, has OUT_NORM and HEAD only.
+# Places in a layer's slots. The last row of slots, of no layer, has what follows the layers only.
 (ATTN_NORM, ATTN_Q, ATTN_K, ATTN_V, ATTN_OUT, Q_BIAS, K_BIAS, V_BIAS, OUT_BIAS, Q_NORM, K_NORM,
  POST_ATTN_NORM, FFN_NORM, FFN_GATE, FFN_UP, FFN_DOWN, GATE_BIAS, UP_BIAS, DOWN_BIAS,
- POST_FFN_NORM, N_SLOTS) = range(21)  # fmt: skip
-OUT_NORM, HEAD = 0, 1
+ POST_FFN_NORM, Q_SCALE, K_SCALE, V_SCALE, OUT_SCALE, GATE_SCALE, UP_SCALE, DOWN_SCALE,
+ N_SLOTS) = range(28)  # fmt: skip
+OUT_NORM, HEAD, HEAD_BIAS = range(3)
 # Places in a slot; an absent tensor has OFFSET -1.
 OFFSET, FORM, ROWS, COLUMNS, TILE_BYTES, N_PLACES = range(6)
 
@@ -180,6 +181,18 @@ def add_bias(arena, slot, out, first, last, start, stop):
     for t in range(first, last):
         for i in range(start, stop):
             out[t, i] += bias[i]
+
+
+@njit(**INNER)
+def scale_rows(arena, slot, out, first, last, start, stop):
+    """Multiply columns start to stop - 1 by a matrix's factor, where the model has one."""
+    stay_out()
+    if slot[OFFSET] < 0:
+        return
+    factor = vector_of(arena, slot)[0]
+    for t in range(first, last):
+        for i in range(start, stop):
+            out[t, i] *= factor
 
 
 # --------------------------------------------------------------------------------------------------
@@ -469,10 +482,9 @@ def add_rows(x, y, first, last, n):
 
 
 @njit(**INNER)
-def finish_branch(arena, slot, bias, y, x, first, last, n, eps):
-    """x += y, after y's bias and its norm where the model has them."""
+def finish_branch(arena, slot, y, x, first, last, n, eps):
+    """x += y, after y's norm where the model has one."""
     stay_out()
-    add_bias(arena, bias, y, first, last, 0, n)
     if slot[OFFSET] >= 0:
         norm_rows(arena, slot, y, y, first, last, eps)
     add_rows(x, y, first, last, n)
@@ -492,6 +504,9 @@ def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, places, 
     matmul(arena, layer[ATTN_K], act, n_tokens, k, tid, n_threads)
     matmul(arena, layer[ATTN_V], act, n_tokens, v, tid, n_threads)
     barrier(sync, n_threads)
+    scale_rows(arena, layer[Q_SCALE], q, first, last, 0, n_head * d_head)
+    scale_rows(arena, layer[K_SCALE], k, first, last, 0, n_kv * d_head)
+    scale_rows(arena, layer[V_SCALE], v, first, last, 0, n_kv * d_head)
     add_bias(arena, layer[Q_BIAS], q, first, last, 0, n_head * d_head)
     add_bias(arena, layer[K_BIAS], k, first, last, 0, n_kv * d_head)
     add_bias(arena, layer[V_BIAS], v, first, last, 0, n_kv * d_head)
@@ -520,9 +535,9 @@ def finish_layer(arena, layer, attended, x, act, wide, gate, up, y, sizes, reals
     barrier(sync, n_threads)
     matmul(arena, layer[ATTN_OUT], act_rows, sizes[N_TOKENS], y, tid, n_threads)
     barrier(sync, n_threads)
-    finish_branch(
-        arena, layer[POST_ATTN_NORM], layer[OUT_BIAS], y, x, first, last, sizes[N_EMBD], reals[EPS]
-    )
+    scale_rows(arena, layer[OUT_SCALE], y, first, last, 0, sizes[N_EMBD])
+    add_bias(arena, layer[OUT_BIAS], y, first, last, 0, sizes[N_EMBD])
+    finish_branch(arena, layer[POST_ATTN_NORM], y, x, first, last, sizes[N_EMBD], reals[EPS])
     norm_rows(arena, layer[FFN_NORM], x, act[0], first, last, reals[EPS])
     quantise(act, first, last, 0, sizes[N_EMBD])
     barrier(sync, n_threads)
@@ -545,9 +560,10 @@ def feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_t
     barrier(sync, n_threads)
     matmul(arena, layer[FFN_DOWN], wide, n_tokens, y, tid, n_threads)
     barrier(sync, n_threads)
-    finish_branch(
-        arena, layer[POST_FFN_NORM], layer[DOWN_BIAS], y, x, first, last, n_embd, reals[EPS]
-    )
+    # llama.cpp's factors take the bias in here, unlike those of the attention
+    add_bias(arena, layer[DOWN_BIAS], y, first, last, 0, n_embd)
+    scale_rows(arena, layer[DOWN_SCALE], y, first, last, 0, n_embd)
+    finish_branch(arena, layer[POST_FFN_NORM], y, x, first, last, n_embd, reals[EPS])
 
 
 @njit(**INNER)
@@ -556,6 +572,8 @@ def activate(arena, layer, gate, up, wide, first, last, start, stop, sizes):
     stay_out()
     add_bias(arena, layer[GATE_BIAS], gate, first, last, start, stop)
     add_bias(arena, layer[UP_BIAS], up, first, last, start, stop)
+    scale_rows(arena, layer[GATE_SCALE], gate, first, last, start, stop)
+    scale_rows(arena, layer[UP_SCALE], up, first, last, start, stop)
     floats = wide[0]
     for t in range(first, last):
         row_activate(
@@ -639,6 +657,9 @@ def run_head(tid, n_threads, sync, arena, slots, sizes, reals, x, normed, act, l
     quantise(act, first, last, 0, sizes[N_EMBD])
     barrier(meet, n_threads)
     matmul(arena, last_row[HEAD], act, n_rows, logits, tid, n_threads)
+    if last_row[HEAD_BIAS, OFFSET] >= 0:
+        barrier(meet, n_threads)
+        add_bias(arena, last_row[HEAD_BIAS], logits, first, last, 0, last_row[HEAD_BIAS, ROWS])
     cap = reals[SOFTCAP]
     if cap > 0:
         barrier(meet, n_threads)

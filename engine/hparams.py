@@ -29,6 +29,27 @@ MAX_WIDENING = 64
 MAX_CONTEXT = (1 << 31) - 1
 MAX_BASE = 1e15
 
+# What a file may say of a model, and what becomes of it. llama.cpp's loader is the measure
+# (load_hparams in its llama-model.cpp, load_arch_hparams in its models/):
+# - What it reads and computes with is read below, key by key, or refused where it is not the one
+#   value that the engine computes with. These are the counts of ``_NO_EXPERTS``, whose one value is
+#   0, and attention.causal; sizes that have to be equal are compared where they are read.
+# - What it reads and makes no logits of is not read here: embedding_length_out, pooling_type and
+#   classifier.* (of embeddings and scores), expert_group_used_count (of experts),
+#   rope.scaling.finetuned (shown only), rope.scaling.alpha (of another architecture's graph).
+# - What it does not read of these architectures, whatever others do with it, is not read here
+#   either: a file's logits are then those of llama.cpp. Its own files hold such keys with values
+#   that are not neutral (llama.final_logit_softcapping 30.0). Among them are
+#   attention.clamp_kqv, attention.max_alibi_bias, attention.scale, attention.temperature_*,
+#   attn_logit_softcapping, logit_scale, residual_scale, embedding_scale, use_parallel_residual,
+#   swiglu_clamp_*, rope.dimension_sections, rope.scaling.yarn_*; and of all but gemma3
+#   attention.sliding_window*, rope.freq_base_swa and final_logit_softcapping.
+_NO_EXPERTS = {
+    "expert_count": "a mixture of {} experts",
+    "expert_used_count": "{} experts used for a token",
+    "expert_group_count": "{} groups of experts",
+}
+
 _REMEDY_UNSUPPORTED = f"use a dense model of architecture {', '.join(ARCHITECTURES)}"
 
 
@@ -203,6 +224,19 @@ class _Keys:
         self.check(f"'{name}'", value, least, most)
         return value
 
+    def largest(self, key: str) -> int:
+        """A whole number, or the largest of an array of them; 0 without the key."""
+        name = self.name(key)
+        if not isinstance(self.metadata.values.get(name), np.ndarray):
+            return self.metadata.integer(name) or 0
+        values = self.metadata.numbers(name)
+        assert values is not None
+        if values.dtype.kind not in "iu":
+            raise self.damaged(
+                f"'{name}' holds numbers of type {values.dtype}, expected whole ones"
+            )
+        return int(values.max(initial=0))
+
     def _same_for_all(self, name: str, n_blocks: int) -> int:
         values = self.metadata.numbers(name)
         assert values is not None
@@ -249,9 +283,10 @@ def _architecture(metadata: GgufMetadata) -> str:
 
 def _refuse_features(keys: _Keys) -> None:
     """Refuse what would be computed wrongly, not what llama.cpp ignores as well."""
-    n_experts = keys.metadata.integer(keys.name("expert_count"))
-    if n_experts:
-        raise keys.unsupported(f"a mixture of {n_experts} experts")
+    for key, what in _NO_EXPERTS.items():
+        found = keys.largest(key)
+        if found:
+            raise keys.unsupported(f"{what.format(found)} ('{keys.name(key)}')")
     if keys.metadata.flag(keys.name("attention.causal")) is False:
         raise keys.unsupported("attention that is not causal, as in models of embeddings")
 

@@ -25,7 +25,7 @@ from .hparams import ModelParams, read_params
 from .kv_cache import KvCache, padded
 from .pack import finite_vector, not_finite, pack
 from .rope import RopeTable
-from .weights import pieces_of
+from .weights import EMBEDDINGS, ROPE_FACTORS, pieces_of
 from .workers import Workers
 
 BATCH = 512  # tokens of the largest pass; longer inputs are cut
@@ -511,16 +511,16 @@ def load_model(
     if metadata is None:
         metadata = read_metadata(path)
     tensors = open_tensors(path, metadata)
-    if "token_embd.weight" not in tensors:
-        raise ModelDamaged(f"{path} has no tensor token_embd.weight", remedy=REMEDY_DAMAGED)
-    params = read_params(metadata, tensors["token_embd.weight"].shape[0])
+    if EMBEDDINGS not in tensors:
+        raise ModelDamaged(f"{path} has no tensor {EMBEDDINGS}", remedy=REMEDY_DAMAGED)
+    params = read_params(metadata, tensors[EMBEDDINGS].shape[0])
     pieces = pieces_of(params, tensors)
     n_threads = n_threads or n_physical_cores()
     arena, slots = pack(
         pieces, (params.n_layers + 1, kernels.N_SLOTS), n_threads=n_threads, on_progress=on_progress
     )
     factors = None
-    if params.architecture == "llama" and "rope_freqs.weight" in tensors:
-        factors = finite_vector(tensors["rope_freqs.weight"])
+    if ROPE_FACTORS in tensors:  # of a llama model: any other was refused with it
+        factors = finite_vector(tensors[ROPE_FACTORS])
     rope = RopeTable(params, factors)
-    return Model(params, arena, slots, tensors["token_embd.weight"], rope, n_threads)
+    return Model(params, arena, slots, tensors[EMBEDDINGS], rope, n_threads)

@@ -27,7 +27,7 @@ class RopeTable:
 
     Raises
     ------
-    ModelDamaged : factors of another length, or not positive and finite
+    ModelDamaged : factors of another length, or one that is 0 or not finite
     """
 
     def __init__(self, params: ModelParams, factors: NDArray[np.float32] | None = None) -> None:
@@ -66,8 +66,8 @@ def _checked(factors: NDArray[np.float32], half: int) -> NDArray[np.float64]:
             f"the rope factors have the shape {factors.shape}, expected ({half},)",
             remedy=REMEDY_DAMAGED,
         )
-    if not (np.isfinite(factors) & (factors > 0)).all():
-        raise ModelDamaged("a rope factor is not a finite number above 0", remedy=REMEDY_DAMAGED)
+    if not (np.isfinite(factors) & (factors != 0)).all():  # 0 makes llama.cpp's logits NaN
+        raise ModelDamaged("a rope factor is 0 or not finite", remedy=REMEDY_DAMAGED)
     return factors.astype(np.float64)
 
 

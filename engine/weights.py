@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,11 @@ from .errors import REMEDY_CONVERT, REMEDY_DAMAGED, ModelDamaged, ModelUnsupport
 from .gguf_tensors import Tensor, TensorType
 from .hparams import ModelParams
 from .pack import Piece
+from .unused_tensors import refuse_unused
+
+ROPE_FACTORS = "rope_freqs.weight"
+EMBEDDINGS = "token_embd.weight"
+_QKV = ("attn_q", "attn_k", "attn_v")
 
 
 @dataclass(frozen=True)
@@ -27,32 +33,53 @@ class Part:
 
 
 def parts_of_layer(p: ModelParams) -> list[Part]:
-    """What a layer may have, and what it must."""
-    n_q, n_kv = p.n_head * p.d_head, p.n_head_kv * p.d_head
-    gemma, qk_norm = p.architecture == "gemma3", p.architecture in ("qwen3", "gemma3")
-    qwen2 = p.architecture == "qwen2"
-    return [
-        Part("attn_norm.weight", kernels.ATTN_NORM, p.n_embd),
-        Part("attn_q.weight", kernels.ATTN_Q, n_q, p.n_embd, heads=p.n_head),
-        Part("attn_k.weight", kernels.ATTN_K, n_kv, p.n_embd, heads=p.n_head_kv),
-        Part("attn_v.weight", kernels.ATTN_V, n_kv, p.n_embd),
-        Part("attn_output.weight", kernels.ATTN_OUT, p.n_embd, n_q),
-        Part("attn_q.bias", kernels.Q_BIAS, n_q, needed=qwen2, heads=p.n_head),
-        Part("attn_k.bias", kernels.K_BIAS, n_kv, needed=qwen2, heads=p.n_head_kv),
-        Part("attn_v.bias", kernels.V_BIAS, n_kv, needed=qwen2),
-        Part("attn_output.bias", kernels.OUT_BIAS, p.n_embd, needed=False),
-        Part("attn_q_norm.weight", kernels.Q_NORM, p.d_head, needed=qk_norm),
-        Part("attn_k_norm.weight", kernels.K_NORM, p.d_head, needed=qk_norm),
-        Part("post_attention_norm.weight", kernels.POST_ATTN_NORM, p.n_embd, needed=gemma),
-        Part("ffn_norm.weight", kernels.FFN_NORM, p.n_embd),
-        Part("ffn_gate.weight", kernels.FFN_GATE, p.n_ff, p.n_embd),
-        Part("ffn_up.weight", kernels.FFN_UP, p.n_ff, p.n_embd),
-        Part("ffn_down.weight", kernels.FFN_DOWN, p.n_embd, p.n_ff),
-        Part("ffn_gate.bias", kernels.GATE_BIAS, p.n_ff, needed=False),
-        Part("ffn_up.bias", kernels.UP_BIAS, p.n_ff, needed=False),
-        Part("ffn_down.bias", kernels.DOWN_BIAS, p.n_embd, needed=False),
-        Part("post_ffw_norm.weight", kernels.POST_FFN_NORM, p.n_embd, needed=gemma),
+    """What a layer may have, and what it must.
+
+    As llama.cpp's loaders have it (load_arch_tensors of its models/, and the factors that its
+    load_tensors adds to all of them), where its graphs read it.
+    """
+    k = kernels
+    n_q, n_kv, n, n_ff = p.n_head * p.d_head, p.n_head_kv * p.d_head, p.n_embd, p.n_ff
+    llama, gemma = p.architecture == "llama", p.architecture == "gemma3"
+    parts = [
+        Part("attn_norm.weight", k.ATTN_NORM, n),
+        *_matrix("attn_q", (n_q, n), k.ATTN_Q, k.Q_SCALE, k.Q_BIAS, p.n_head),
+        *_matrix("attn_k", (n_kv, n), k.ATTN_K, k.K_SCALE, k.K_BIAS, p.n_head_kv),
+        *_matrix("attn_v", (n_kv, n), k.ATTN_V, k.V_SCALE, k.V_BIAS),
+        *_matrix("attn_output", (n, n_q), k.ATTN_OUT, k.OUT_SCALE, k.OUT_BIAS if llama else None),
     ]
+    if p.architecture in ("qwen3", "gemma3"):
+        parts.append(Part("attn_q_norm.weight", k.Q_NORM, p.d_head))
+        parts.append(Part("attn_k_norm.weight", k.K_NORM, p.d_head))
+    if gemma:
+        parts.append(Part("post_attention_norm.weight", k.POST_ATTN_NORM, n))
+    parts.append(Part("ffn_norm.weight", k.FFN_NORM, n))
+    for name, shape, places in (
+        ("ffn_gate", (n_ff, n), (k.FFN_GATE, k.GATE_SCALE, k.GATE_BIAS)),
+        ("ffn_up", (n_ff, n), (k.FFN_UP, k.UP_SCALE, k.UP_BIAS)),
+        ("ffn_down", (n, n_ff), (k.FFN_DOWN, k.DOWN_SCALE, k.DOWN_BIAS)),
+    ):
+        scale = places[1] if p.architecture in ("llama", "qwen3") else None
+        parts += _matrix(name, shape, places[0], scale, places[2] if llama else None)
+    if gemma:
+        parts.append(Part("post_ffw_norm.weight", k.POST_FFN_NORM, n))
+    return parts
+
+
+def _matrix(
+    name: str,
+    shape: tuple[int, int],
+    place: int,
+    scale: int | None,
+    bias: int | None,
+    heads: int = 0,
+) -> Iterator[Part]:
+    """A matrix, and its factor and its bias where it may have them."""
+    yield Part(f"{name}.weight", place, *shape, heads=heads)
+    if scale is not None:
+        yield Part(f"{name}.scale", scale, 1, needed=False)
+    if bias is not None:
+        yield Part(f"{name}.bias", bias, shape[0], needed=False, heads=heads)
 
 
 def pieces_of(params: ModelParams, tensors: dict[str, Tensor]) -> list[Piece]:
@@ -60,22 +87,28 @@ def pieces_of(params: ModelParams, tensors: dict[str, Tensor]) -> list[Piece]:
 
     Raises
     ------
-    ModelDamaged : a tensor that is missing or of another shape than the metadata say
-    ModelUnsupported : a matrix of quantised rows that the kernels cannot cut into blocks
+    ModelDamaged : a tensor that is missing or of another shape than the metadata say, or of a block
+        that they do not know of
+    ModelUnsupported : a matrix of quantised rows that the kernels cannot cut into blocks, or a
+        tensor that would not be used
     """
     pieces = []
     for layer in range(params.n_layers):
         pieces += pieces_of_layer(params, tensors, layer, layer)
-    embeddings = "token_embd.weight"
-    shaped(tensors, embeddings, (params.n_vocab, params.n_embd))
-    head = "output.weight" if "output.weight" in tensors else embeddings
-    for part in (
+    shaped(tensors, EMBEDDINGS, (params.n_vocab, params.n_embd))
+    head = "output.weight" if "output.weight" in tensors else EMBEDDINGS
+    parts = [
         Part("output_norm.weight", kernels.OUT_NORM, params.n_embd),
         Part(head, kernels.HEAD, params.n_vocab, params.n_embd),
-    ):
-        last = _piece(params, tensors, "", part, params.n_layers)
-        assert last is not None  # both are needed
-        pieces.append(last)
+    ]
+    if params.architecture == "qwen2":
+        parts.append(Part("output.bias", kernels.HEAD_BIAS, params.n_vocab, needed=False))
+    last = [_piece(params, tensors, "", part, params.n_layers) for part in parts]
+    pieces += [piece for piece in last if piece is not None]
+    used = {piece.tensor.name for piece in pieces} | {EMBEDDINGS}
+    if params.architecture == "llama":
+        used.add(ROPE_FACTORS)
+    refuse_unused(params, tensors, used)
     return pieces
 
 
@@ -83,7 +116,14 @@ def pieces_of_layer(
     params: ModelParams, tensors: dict[str, Tensor], block: int, row: int
 ) -> list[Piece]:
     """What a layer reads of a block of the file, for a row of slots; raises as ``pieces_of``."""
-    found = [_piece(params, tensors, f"blk.{block}.", p, row) for p in parts_of_layer(params)]
+    prefix = f"blk.{block}."
+    biases = [f"{prefix}{name}.bias" for name in _QKV]
+    if params.architecture == "qwen2" and any(name in tensors for name in biases):
+        # made with all three or, as llama.cpp allows, with none: without one it talks nonsense
+        for name in biases:
+            if name not in tensors:
+                raise ModelDamaged(f"the model has no tensor {name}", remedy=REMEDY_DAMAGED)
+    found = [_piece(params, tensors, prefix, part, row) for part in parts_of_layer(params)]
     return [piece for piece in found if piece is not None]
 
 
@@ -93,28 +133,35 @@ def _piece(
     order = np.arange(part.n_rows, dtype=np.int64)
     if part.heads and params.rope.adjacent:
         order = _halves_of_pairs(part.heads, params.d_head, params.rope.n_rot)
-    name = prefix + part.name
-    shape = (part.n_rows,) if part.n_columns is None else (part.n_rows, part.n_columns)
-    fused, first, n_rows = _fused(params, tensors, prefix, part)
-    if name not in tensors and fused is not None:
-        tensor = shaped(tensors, fused, (n_rows, *shape[1:]))
-        return Piece((layer, part.place), tensor, order + first, part.n_columns is None)
+    name, first, n_rows = _source(params, tensors, prefix, part)
     if name not in tensors and not part.needed:
         return None
-    return Piece((layer, part.place), shaped(tensors, name, shape), order, part.n_columns is None)
+    shape = (n_rows,) if part.n_columns is None else (n_rows, part.n_columns)
+    tensor = shaped(tensors, name, shape)
+    return Piece((layer, part.place), tensor, order + first, part.n_columns is None)
 
 
-def _fused(
+def _source(
     params: ModelParams, tensors: dict[str, Tensor], prefix: str, part: Part
-) -> tuple[str | None, int, int]:
-    """The tensor that holds queries, keys and values together, if there: name, first row, rows."""
+) -> tuple[str, int, int]:
+    """Where a part is: the tensor's name, the part's first row in it, and all rows of it.
+
+    A block that holds queries, keys and values in one matrix has one factor for all three, and
+    their biases in one tensor or apart.
+    """
     n_q, n_kv = params.n_head * params.d_head, params.n_head_kv * params.d_head
-    kind = part.name.rpartition(".")[2]
-    firsts = {f"attn_q.{kind}": 0, f"attn_k.{kind}": n_q, f"attn_v.{kind}": n_q + n_kv}
-    name = f"{prefix}attn_qkv.{kind}"
-    if part.name not in firsts or name not in tensors:
-        return None, 0, 0
-    return name, firsts[part.name], n_q + 2 * n_kv
+    firsts = dict(zip(_QKV, (0, n_q, n_q + n_kv), strict=True))
+    matrix, _, kind = part.name.rpartition(".")
+    fused = f"{prefix}attn_qkv.{kind}"
+    if matrix not in firsts or f"{prefix}attn_qkv.weight" not in tensors:
+        return prefix + part.name, 0, part.n_rows
+    if kind == "scale":
+        return fused, 0, 1
+    # llama.cpp takes biases that are apart all together; fewer are left to be refused by name
+    apart = all(f"{prefix}{name}.bias" in tensors for name in _QKV)
+    if kind == "bias" and apart and fused not in tensors:
+        return prefix + part.name, 0, part.n_rows
+    return fused, firsts[matrix], n_q + 2 * n_kv
 
 
 def _halves_of_pairs(n_heads: int, d_head: int, n_rot: int) -> NDArray[np.int64]:

@@ -16,9 +16,10 @@ from ..engine.gguf_file import GgufMetadata
 from ..engine.gguf_tensors import Tensor
 from ..engine.model import Model
 from ..engine.pack import Piece, not_finite, pack
+from ..engine.unused_tensors import is_of_mtp, may_stay_in_block, unused_error
 from ..engine.weights import pieces_of_layer, shaped
 from . import mtp_kernels as kernels
-from .head_file import HeadFile, open_head_file
+from .head_file import D2T, HeadFile, open_head_file
 
 _ROWS_CHECKED = 4096  # of an embedding table at a time
 
@@ -103,6 +104,7 @@ def open_head(
     try:
         tables = _tables(file)
         pieces = list(_pieces(file))
+        _refuse_unused(file, [*tables, *(piece.tensor for piece in pieces)])
         arena, slots = pack(
             pieces,
             (2 * file.n_heads, N_SLOTS),
@@ -140,6 +142,31 @@ def _pieces(file: HeadFile) -> Iterator[Piece]:
         output = _output(file, i)
         if output is not None:
             yield output
+        if f"{at}shared_head_head.weight" not in file.tensors and "output.bias" in file.trunk:
+            bias = shaped(file.trunk, "output.bias", (params.n_vocab,))
+            order = file.d2t.astype(np.int64)
+            yield Piece((row, kernels.OUTPUT_BIAS), bias, order, is_vector=True)
+
+
+def _refuse_unused(file: HeadFile, used: list[Tensor]) -> None:
+    """Refuse a file with a tensor that drafts would be made without.
+
+    Raises
+    ------
+    ModelUnsupported : it names the tensor
+    """
+    read = {id(tensor) for tensor in used}
+    unused = [
+        name
+        for name, tensor in file.tensors.items()
+        if id(tensor) not in read
+        and name != D2T
+        and not may_stay_in_block(file.params, file.tensors, name)
+        # what else the model's file holds is the model's, also where the head's file is a copy
+        and (name not in file.trunk or is_of_mtp(name, file.first_block, file.n_heads))
+    ]
+    if unused:
+        raise unused_error(unused, "an MTP head")
 
 
 def _output(file: HeadFile, i: int) -> Piece | None:

@@ -23,6 +23,7 @@ from ..engine.forward_kernels import (
     N_TOKENS,
     OFFSET,
     SOFTCAP,
+    add_bias,
     matmul,
     norm_row,
     quantise,
@@ -35,12 +36,13 @@ from ..engine.tile_kernels import barrier, float_of_half, row_exp, row_max, stay
 # See forward_kernels.
 BUILT_ON = {
     "dequant_kernels": "29451c5d",
-    "forward_kernels": "1d75d701",
+    "forward_kernels": "8e8e8755",
     "tile_kernels": "787927c5",
 }
 
 # Places in the second half of the slots, a row a head; OUTPUT is absent where it is the trunk's.
-(ENORM, HNORM, FEATURE_NORM, TRUNK_NORM, HEAD_NORM, EH_FIRST, EH_PROJ, OUTPUT) = range(8)
+(ENORM, HNORM, FEATURE_NORM, TRUNK_NORM, HEAD_NORM, EH_FIRST, EH_PROJ, OUTPUT,
+ OUTPUT_BIAS) = range(9)  # fmt: skip
 
 # Places in plan. The text's tokens from position FIRST on, N_TRUE of them, get hidden states of the
 # trunk; N_STEPS tokens are drafted. TABLE_ROWS is 0 where all heads share one embedding table.
@@ -167,6 +169,10 @@ def leave(tid, n_threads, meet, weights, plan, sizes, reals, x, act, own, logits
         slot = trunk_slots[trunk_slots.shape[0] - 1, HEAD]
         matmul(trunk_arena, slot, act, 1, logits, tid, n_threads)
     barrier(meet, n_threads)
+    if extras[OUTPUT_BIAS, OFFSET] >= 0:
+        start, stop = share(plan[N_DRAFT], tid, n_threads)
+        add_bias(arena, extras[OUTPUT_BIAS], logits, 0, 1, start, stop)
+        barrier(meet, n_threads)
 
 
 @njit(**INNER)

@@ -25,6 +25,7 @@ from ..engine.gguf_file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
 from ..engine.gguf_tensors import Tensor, TensorType, open_tensors
 from ..engine.hparams import ModelParams
 from ..engine.identity import UNTOLD, Identity, Marks
+from ..engine.unused_tensors import unused_error
 from .calibrated import ForModel, files_in
 
 ARCHITECTURE = "draftsmith-scorer"
@@ -179,6 +180,7 @@ class _Reading:
     def __init__(self, metadata: GgufMetadata) -> None:
         self._metadata = metadata
         self._tensors = open_tensors(metadata.path, metadata)
+        self._read: set[str] = set()
 
     def projection(self) -> Projection:
         """All of it."""
@@ -187,6 +189,10 @@ class _Reading:
         n_in = [n_embd * len(some) for some in layers]
         document = self._linear("document", n_in[0], None)
         rank = len(document.bias)
+        maps = self._linear("question", n_in[1], rank), self._linear("importance", n_in[1], 1)
+        unused = self._tensors.keys() - self._read
+        if unused:
+            raise unused_error(unused, "a trained scorer")
         vocabulary = self._metadata.text(TARGET_FINGERPRINT)
         if vocabulary is None:
             raise self._damaged(f"'{TARGET_FINGERPRINT}' is missing")
@@ -205,8 +211,8 @@ class _Reading:
             exponent=self._real("exponent"),
             scale=self._real("scale"),
             document=document,
-            question=self._linear("question", n_in[1], rank),
-            importance=self._linear("importance", n_in[1], 1),
+            question=maps[0],
+            importance=maps[1],
             made_for=Marks.told_by(self._metadata),
         )
 
@@ -252,6 +258,7 @@ class _Reading:
         found = self._tensors.get(name)
         if found is None:
             raise self._damaged(f"tensor {name} is missing")
+        self._read.add(name)
         return found
 
     def _numbers(self, tensor: Tensor) -> NDArray[np.float32]:

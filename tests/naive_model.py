@@ -134,7 +134,7 @@ class NaiveModel:
         found.hidden = x
         found.normed = self.norm(x, "output_norm")
         head = "output" if "output.weight" in self.weights else "token_embd"
-        found.logits = self.product(found.normed, head)
+        found.logits = self.bare_product(found.normed, head) + self.weights.get("output.bias", 0.0)
         cap = self.key("final_logit_softcapping", 0.0)
         if cap:
             found.logits = cap * np.tanh(found.logits / cap)
@@ -148,7 +148,19 @@ class NaiveModel:
         return x + self.optional_norm(branch, f"blk.{il}.post_ffw_norm")
 
     def product(self, x: Reals, name: str) -> Reals:
-        """x times a matrix, plus its bias if there is one."""
+        """x times a matrix, with its bias and its factor if there are such.
+
+        As llama.cpp does: the feed-forward's factors take the bias in, and are those of llama and
+        qwen3 only; the others do not.
+        """
+        bias, scale = self.weights.get(f"{name}.bias", 0.0), self.weights.get(f"{name}.scale", 1.0)
+        if ".ffn_" not in name:
+            return self.bare_product(x, name) * scale + bias
+        has_scales = self.architecture in ("llama", "qwen3")
+        return (self.bare_product(x, name) + bias) * (scale if has_scales else 1.0)
+
+    def bare_product(self, x: Reals, name: str) -> Reals:
+        """x times a matrix."""
         weights, kind = self.weights[f"{name}.weight"], self.types[f"{name}.weight"]
         how = ROUNDINGS[self.rounding].get(kind)
         if how is None:
@@ -163,7 +175,7 @@ class NaiveModel:
                 sums = whole.sum(axis=-1, keepdims=True)
                 change = as_float(sums * scale, SUMS[self.rounding][kind]) - sums * single
                 y += change[..., 0] @ self.leasts[f"{name}.weight"].T
-        return y + self.weights.get(f"{name}.bias", 0.0)
+        return y
 
     def norm(self, x: Reals, name: str) -> Reals:
         """RMSNorm over the last axis."""
@@ -178,6 +190,9 @@ class NaiveModel:
         counts = (self.n_head, self.n_head_kv, self.n_head_kv)
         if f"blk.{il}.attn_qkv.weight" in self.weights:
             fused = self.product(x, f"blk.{il}.attn_qkv")
+            apart = [self.weights.get(f"blk.{il}.attn_{letter}.bias") for letter in "qkv"]
+            if all(bias is not None for bias in apart):
+                fused = fused + np.concatenate(apart)  # type: ignore[arg-type]
             ends = np.cumsum(np.array(counts) * self.d_head)[:-1]
             parts = np.split(fused, ends, axis=1)
         else:

@@ -66,7 +66,7 @@ class NaiveMtp:
             out = self.model.layer(self.model.n_layers + head, x, Trace())[-1]
             normed = self.norm(out, self.tensor(head, "shared_head_norm"))
             hidden.append(normed if self.is_normed else out)
-            found.append(self.softmax(normed @ self.output(head).T, temperature))
+            found.append(self.softmax(normed @ self.output(head).T + self.bias(head), temperature))
         return np.array(found)
 
     def first_row(self, trace: Trace, text: Sequence[int], place: int, head: int) -> Reals:
@@ -97,6 +97,13 @@ class NaiveMtp:
         """float64 [n_draft, n_embd]."""
         matrix = self.tensor(head, "shared_head_head")
         return matrix if len(matrix) == len(self.d2t) else matrix[self.d2t]
+
+    def bias(self, head: int) -> Reals | float:
+        """Of the model's output matrix, where a head has none of its own."""
+        is_own = f"blk.{self.model.n_layers + head}.nextn.shared_head_head.weight" in self.weights
+        if is_own or "output.bias" not in self.weights:
+            return 0.0
+        return self.weights["output.bias"][self.d2t]
 
     def tensor(self, head: int, name: str) -> Reals:
         own = f"blk.{self.model.n_layers + head}.nextn.{name}"

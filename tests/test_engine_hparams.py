@@ -349,7 +349,11 @@ def test_keys_without_values_length() -> None:
 @pytest.mark.parametrize(
     ("architecture", "values", "found"),
     [
-        ("llama", {"expert_count": 8}, "8 experts"),
+        ("llama", {"expert_count": 8}, "a mixture of 8 experts ('llama.expert_count')"),
+        ("gemma3", {"expert_count": 1}, "a mixture of 1 experts"),
+        ("qwen3", {"expert_used_count": 2}, "2 experts used for a token"),
+        ("qwen2", {"expert_used_count": np.array([0] * 23 + [3], np.uint32)}, "3 experts used"),
+        ("llama", {"expert_group_count": 4}, "'llama.expert_group_count'"),
         ("qwen3", {"attention.causal": False}, "not causal"),
         ("llama", {"rope.scaling.type": "longrope"}, "'longrope'"),
         ("qwen2", {"rope.scaling.type": "Yarn"}, "none, linear, yarn are known"),
@@ -368,6 +372,91 @@ def test_unsupported_is_named(architecture: str, values: Values, found: str) -> 
         read(architecture, ALL[architecture] | values)
     assert found in caught.value.message
     assert "\n" not in str(caught.value)
+
+
+# What llama.cpp reads of these architectures and makes no logits of; and what it does not read,
+# with the values that its own files hold (model_saver) or that another architecture would follow.
+WITHOUT_EFFECT: Values = {
+    "embedding_length_out": 8,
+    "pooling_type": 3,
+    "classifier.output_labels": GgufStrings.of([b"yes", b"no"]),
+    "classifier.pooling_type": 1,
+    "expert_group_used_count": 2,
+    "rope.scaling.finetuned": True,
+    "rope.scaling.alpha": 1000.0,
+}
+NOT_READ: Values = {
+    "attention.clamp_kqv": 1.0,
+    "attention.max_alibi_bias": 8.0,
+    "attention.scale": 0.5,
+    "attention.output_scale": 0.5,
+    "attention.value_scale": 0.5,
+    "attention.temperature_length": 64,
+    "attention.temperature_scale": 0.5,
+    "attention.layer_norm_epsilon": 0.5,
+    "attention.rope_pattern": 0,
+    "attn_logit_softcapping": 50.0,
+    "router_logit_softcapping": 30.0,
+    "logit_scale": 2.0,
+    "residual_scale": 3.5,
+    "embedding_scale": 12.0,
+    "use_parallel_residual": True,
+    "swin_norm": True,
+    "swiglu_clamp_exp": 7.0,
+    "swiglu_clamp_shexp": np.ones(34, np.float32),
+    "expert_weights_scale": 0.5,
+    "leading_dense_block_count": 1,
+    "interleave_moe_layer_step": 2,
+    "rope.dimension_sections": np.array([16, 24, 24, 0], np.int32),
+    "rope.scaling.yarn_ext_factor": 0.5,
+    "rope.scaling.yarn_attn_factor": 2.0,
+    "rope.scaling.yarn_beta_fast": 8.0,
+    "rope.scaling.yarn_beta_slow": 2.0,
+    "rope.scaling.yarn_log_multiplier": 0.1,
+    "dense_2_feat_out": 8,
+    "vocab_size": 7,
+    "a.made_up.key": "of any type",
+}
+OF_GEMMA_ONLY: Values = {
+    "attention.sliding_window": 16,
+    "attention.sliding_window_pattern": 2,
+    "rope.freq_base_swa": 20000.0,
+    "final_logit_softcapping": 30.0,
+}
+
+
+@pytest.mark.parametrize("key", [*WITHOUT_EFFECT, *NOT_READ, *OF_GEMMA_ONLY])
+@pytest.mark.parametrize("architecture", ALL)
+def test_what_llama_cpp_makes_nothing_of_changes_nothing(architecture: str, key: str) -> None:
+    """A model run otherwise than by llama.cpp, or refused, for a key that it does not read."""
+    plain = read(architecture, ALL[architecture])
+    value = {**WITHOUT_EFFECT, **NOT_READ, **OF_GEMMA_ONLY}[key]
+    changed = read(architecture, ALL[architecture] | {key: value})
+    assert (changed == plain) == (architecture != "gemma3" or key not in OF_GEMMA_ONLY)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("context_length", 4096),
+        ("feed_forward_length", 4096),
+        ("attention.head_count_kv", 1),
+        ("attention.layer_norm_rms_epsilon", 0.25),
+        ("rope.freq_base", 5000.0),
+        ("rope.scaling.type", "yarn"),
+        ("rope.scaling.factor", 2.0),
+        ("rope.scaling.attn_factor", 0.5),
+        ("rope.scaling.original_context_length", 64),
+        ("nextn_predict_layers", 1),
+        ("block_count", 12),
+    ],
+)
+@pytest.mark.parametrize("architecture", ALL)
+def test_what_llama_cpp_reads_is_read(architecture: str, key: str, value: MetadataValue) -> None:
+    """A key that is left out of what is computed, without a word."""
+    assert read(architecture, ALL[architecture] | {key: value}) != read(
+        architecture, ALL[architecture]
+    )
 
 
 def test_yarn_that_shrinks_is_refused() -> None:
@@ -438,7 +527,8 @@ def test_any_values_are_refused_or_bounded() -> None:
         *sorted(set().union(*ALL.values())),
         "attention.sliding_window_pattern", "rope.freq_base_swa", "nextn_predict_layers",
         "rope.scaling.original_context_length", "rope.scaling.attn_factor", "rope.scale_linear",
-        "final_logit_softcapping", "attention.causal", "expert_count",
+        "final_logit_softcapping", "attention.causal", "expert_count", "expert_used_count",
+        "expert_group_count",
     ]  # fmt: skip
     odd: list[MetadataValue] = [
         0, 1, 2, 8, 16, 34, 64, -1, 2**32 - 1, 2**64 - 1, 0.0, 1.0, 5e-324, math.nan, math.inf, "",

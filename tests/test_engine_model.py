@@ -104,7 +104,9 @@ def test_every_architecture_computes_the_naive_logits(
     assert_near(load(path), path, tokens(40))
 
 
-@pytest.mark.parametrize("name", [*BLOCK_TYPES, *SUPER_TYPES, "qwen2 mixed", "gemma3 Q4_0"])
+@pytest.mark.parametrize(
+    "name", [*BLOCK_TYPES, *SUPER_TYPES, "qwen2 mixed", "gemma3 Q4_0", "llama Q4_K scales"]
+)
 def test_every_quantised_type_computes_the_naive_logits(
     name: str, load: Load, tmp_path: Path
 ) -> None:

@@ -159,7 +159,6 @@ def test_positions_do_not_depend_on_the_batch() -> None:
         np.full(32, np.nan, np.float32),
         np.full(32, np.inf, np.float32),
         np.zeros(32, np.float32),
-        -np.ones(32, np.float32),
     ],
 )
 def test_factors_that_cannot_be(factors: NDArray[np.float32]) -> None:

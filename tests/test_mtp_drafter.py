@@ -25,8 +25,8 @@ N_CTX = 96
 SMALL: dict[str, Any] = {"n_embd": 64, "n_ff": 96, "n_head": 4, "n_head_kv": 2, "d_head": 16}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "qwen2": {"tied": False},
-    "qwen3": {},
+    "qwen2": {"tied": False, "head_bias": True},
+    "qwen3": {"scales": True, "biases": True},
     "gemma3": {"softcap": 5.0},
 }
 # Of the heads, those that differ in what a round does with them.
@@ -135,11 +135,12 @@ def test_every_head_drafts_as_the_naive_version(name: str, toys: Toys) -> None:
     assert_naive(toys, story, text_of(21), "llama", name)
 
 
-@pytest.mark.parametrize("name", ["plain", "raw features", "own chain"])
+@pytest.mark.parametrize("name", ["plain", "raw features", "own chain", "reduced"])
 @pytest.mark.parametrize("arch", ["qwen2", "qwen3", "gemma3"])
 def test_every_architecture_drafts_as_the_naive_version(arch: str, name: str, toys: Toys) -> None:
-    """The bug: a block without its biases, norms or activation; embeddings that are not scaled;
-    a window or a cap that is forgotten, or is there where there is none."""
+    """The bug: a block without its biases, factors, norms or activation; an output matrix without
+    its bias, or with another token's; embeddings that are not scaled; a window or a cap that is
+    forgotten, or is there where there is none."""
     story = toys.story(name, arch=arch)
     story.tell(text_of(40))
     assert_naive(toys, story, text_of(40), arch, name)

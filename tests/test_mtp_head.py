@@ -242,6 +242,28 @@ def test_missing_tensors_of_the_head(name: str, path: Path, model: Model, head_p
     assert_refused(ModelDamaged, f"no tensor {full}", head_path, path, model)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "blk.2.made_up.weight", "blk.2.nextn.made_up.weight", "blk.2.nextn.feature_norm.weight",
+        "blk.2.nextn.eh_proj.scale", "blk.2.attn_qkv.bias", "nextn.made_up", "made_up.weight",
+        "blk.3.attn_q.weight",
+    ],
+)  # fmt: skip
+def test_tensors_that_would_not_be_used(
+    name: str, path: Path, model: Model, head_path: Path, tmp_path: Path
+) -> None:
+    """The bug: a head that is more than what is computed of it, and drafts."""
+    toy = ToyHead(tensors={name: floats(N)})
+    write_toy_head(head_path, head=toy, **SMALL)
+    assert_refused(ModelUnsupported, f"tensor {name} is none that head", head_path, path, model)
+    if name.startswith("blk.2.") or name == "nextn.made_up":  # of the head in the model's file, too
+        whole = write_model_with_head(tmp_path / "whole.gguf", head=toy, **SMALL)
+        both = load_model(whole, n_threads=1)
+        assert_refused(ModelUnsupported, f"tensor {name} is none that head", None, whole, both)
+        both.close()
+
+
 @pytest.mark.parametrize("name", ["attn_q.weight", "attn_norm.weight", "ffn_down.weight"])
 def test_missing_tensors_of_the_block(name: str, path: Path, model: Model, head_path: Path) -> None:
     """The bug: a block that is run without one of its matrices."""

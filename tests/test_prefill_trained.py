@@ -277,6 +277,12 @@ def test_damaged(tmp_path: Path, options: Any, message: str) -> None:
         projected(tmp_path, **options)
 
 
+def test_a_tensor_that_would_not_be_used(tmp_path: Path) -> None:
+    """A scorer of another kind, of which a part is left out."""
+    with pytest.raises(ModelUnsupported, match=r"tensor second\.weight is none that"):
+        projected(tmp_path, tensors={"second.weight": np.zeros((16, 4), np.float32)})
+
+
 def test_other_files(toy: Path, tmp_path: Path) -> None:
     """A model, or numbers of another type, taken for a projection."""
     with pytest.raises(UsageError, match="holds no trained scorer"):

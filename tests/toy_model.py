@@ -43,6 +43,8 @@ class ToyParams:
     fused : one attn_qkv for attn_q, attn_k and attn_v
     biases : of attn_q, attn_k and attn_v
     all_biases : those, and of attn_output and the feed-forward matrices (llama only)
+    head_bias : of the output matrix (qwen2 only)
+    scales : a factor of each matrix of a block, and what llama.cpp loads beside it and never reads
     rope_factors : Llama 3's rope_freqs
     scaling, factor, n_ctx_original : RoPE's scaling; "" and 0 leave the keys out
     window, pattern : of gemma3; pattern is every how many layers one is global, or a bool a layer;
@@ -65,6 +67,8 @@ class ToyParams:
     fused: bool = False
     biases: bool = False
     all_biases: bool = False
+    head_bias: bool = False
+    scales: bool = False
     rope_factors: bool = False
     base: float = 10000.0
     base_local: float = 0.0
@@ -94,6 +98,12 @@ SMALL = {"n_embd": 64, "n_ff": 96, "n_head": 2, "n_head_kv": 1}
 # What a Q4_K_M file of a model with a tied head holds.
 _MIXED = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "token_embd": "Q6_K"}
 
+
+def _odd_factors() -> NDArray[np.float32]:
+    """Factors of RoPE that no converter writes and llama.cpp takes: negative ones, small ones."""
+    return np.linspace(-2, 2.1, 32, dtype=np.float32)
+
+
 # Every specific of every architecture, as arguments of ``write_model``.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -101,7 +111,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama fused": ("llama", {"fused": True}),
     "llama biases": ("llama", {"all_biases": True}),
     "llama fused biases": ("llama", {"fused": True, "biases": True}),
+    "llama scales": ("llama", {"scales": True, "all_biases": True}),
+    "llama fused scales": ("llama", {"scales": True, "fused": True, "biases": True}),
+    "llama Q4_K scales": ("llama", {"scales": True, "weight_type": "Q4_K", "n_layers": 1}),
     "llama 3": ("llama", {"rope_factors": True, "base": 500000.0}),
+    "llama odd factors": ("llama", {"tensors": {"rope_freqs.weight": _odd_factors()}}),
     "llama linear": ("llama", {"scaling": "linear", "factor": 4.0}),
     "llama factor alone": ("llama", {"factor": 4.0}),
     "llama old factor": ("llama", {"keys": {"rope.scale_linear": 2.0}}),
@@ -117,10 +131,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama odd widths": ("llama", {"n_embd": 240, "n_head": 3, "n_head_kv": 1, "n_ff": 104}),
     "qwen2": ("qwen2", {}),
     "qwen2 separate fused": ("qwen2", {"tied": False, "fused": True}),
+    "qwen2 without biases": ("qwen2", {"biases": False}),
+    "qwen2 scales": ("qwen2", {"scales": True, "head_bias": True}),
     "qwen2 yarn": ("qwen2", {**_YARN, "n_ctx": 256}),
     "qwen3": ("qwen3", {}),
+    "qwen3 scales": ("qwen3", {"scales": True, "biases": True}),
     "qwen3 separate": ("qwen3", {"tied": False, "d_head": 128}),
     "gemma3": ("gemma3", {}),
+    "gemma3 scales": ("gemma3", {"scales": True, "biases": True}),
     "gemma3 linear": ("gemma3", {"scaling": "linear", "factor": 8.0}),
     "gemma3 own pattern": ("gemma3", {"pattern": [True, False, False, True]}),
     "gemma3 usual pattern": ("gemma3", {**SMALL, "pattern": None, "n_layers": 7}),
@@ -258,6 +276,16 @@ def tensors_of(
         if arch == "gemma3":
             norm(at + "post_attention_norm", n_embd, 1, 0.3)
             norm(at + "post_ffw_norm", n_embd, 1, 0.3)
+    if params.head_bias:
+        tensors["output.bias"] = rng.normal(0, 1, n_vocab).astype(np.float32)
+    if params.scales:
+        for name in [
+            name for name in tensors if name.startswith("blk.") and tensors[name].ndim == 2
+        ]:
+            matrix_name = name.removesuffix(".weight")
+            factor = rng.choice((-1, 1), 1) * rng.uniform(0.7, 1.4, 1)
+            tensors[f"{matrix_name}.scale"] = factor.astype(np.float32)
+            tensors[f"{matrix_name}.input_scale"] = np.full(1, 7.0, np.float32)
     tensors |= {name: value for name, value in params.tensors.items() if value is not None}
     return {
         name: value
