@@ -52,6 +52,8 @@ class DrafterRequest:
     verify: bool
     field: str | None
     escape: bool
+    is_text: bool
+    strict: bool
     n_threads: int | None
     curve: str | None
     show_examples: bool
@@ -72,6 +74,8 @@ class DrafterRequest:
         verify: bool,
         field: str | None,
         escape: bool,
+        is_text: bool,
+        strict: bool,
         n_threads: int | None,
         plot: str | None,
         csv: bool,
@@ -106,6 +110,8 @@ class DrafterRequest:
             verify=verify,
             field=field,
             escape=escape,
+            is_text=is_text,
+            strict=strict,
             n_threads=n_threads,
             curve=_curve(given),
             show_examples=given.show_examples,

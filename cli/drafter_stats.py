@@ -70,6 +70,8 @@ def stats(request: DrafterRequest, out: Output) -> None:
             chat=request.chat,
             field=request.field,
             escape=request.escape,
+            is_text=request.is_text,
+            strict=request.strict,
             n_threads=n_threads,
         )
         read = read_texts(wanted, metadata, tokenizer, stages, out)
@@ -128,6 +130,8 @@ def _chosen(request: DrafterRequest, n_threads: int) -> dict[str, Any]:
         "chat": request.chat,
         "field": request.field,
         "escape": request.escape,
+        "text": request.is_text,
+        "strict": request.strict,
         "threads": n_threads,
     }
 

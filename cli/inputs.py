@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..engine.errors import InputEmpty
-from .output import Bar, Output
+from ..engine.errors import UsageError
+from .output import Bar, Output, number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from ..ngram.cluster import ClusterCorpus
     from ..ngram.conversation_files import ChatFiles
     from ..ngram.corpus import Corpus
+    from ..ngram.corpus_stats import CorpusStats
 
 INPUTS_SHOWN = 1000
+SKIPPED_NAMED = 5
 COMPILE_NOTE = "compiling kernels (first run only, cached afterwards)…"
 
 
@@ -68,14 +70,25 @@ def token_pieces(
     ------
     InputEmpty : neither text nor ids in any document; a BOS alone is nothing to count.
     """
+    from ..ngram.corpus_stats import nothing_in
     from ..ngram.corpus_tokens import document_tokens
 
     n_ids = 0
-    for number, tokens, is_text in document_tokens(corpus.documents(), tokenizer, n_threads):
+    documents = corpus.documents(tokenizer.check_words)
+    for document, tokens, is_text in document_tokens(documents, tokenizer, n_threads):
         n_ids += 0 if is_text else tokens.size
-        yield number, tokens
+        yield document, tokens
     if not corpus.stats.n_bytes and not n_ids:
-        raise InputEmpty("the input holds no text", remedy="name files that hold text")
+        raise nothing_in(corpus.stats)
+
+
+def refuse_text_and_field(field: str | None, *, is_text: bool) -> None:
+    """Raise UsageError where one option says that JSON is text, and another that it is not."""
+    if field is not None and is_text:
+        raise UsageError(
+            "--text and --field exclude each other",
+            remedy="give --field for a text in each line, or --text for the files as they are",
+        )
 
 
 def show_read(bar: Bar, corpus: Corpus | ClusterCorpus | ChatFiles) -> None:
@@ -84,7 +97,7 @@ def show_read(bar: Bar, corpus: Corpus | ClusterCorpus | ChatFiles) -> None:
 
 
 def warn_of_repairs(corpus: Corpus | ClusterCorpus, out: Output) -> None:
-    """Warn of what was not text: invalid UTF-8, and files in folders that were left out."""
+    """Warn of what was not text: invalid UTF-8, and what was skipped or left out in folders."""
     n_invalid, n_files = corpus.stats.n_invalid_utf8, corpus.stats.n_invalid_files
     if n_invalid:
         where = next(iter(corpus.stats.invalid_by_file))
@@ -95,15 +108,36 @@ def warn_of_repairs(corpus: Corpus | ClusterCorpus, out: Output) -> None:
         )
     if corpus.left_out:
         out.note(f"{len(corpus.left_out)} files in folders are not text and were left out")
+    if corpus.stats.n_null:
+        out.warn(f"{number(corpus.stats.n_null)} rows without a text were left out")
+    warn_of_skipped(corpus.stats, out)
 
 
-def corpus_keys(corpus: Corpus | ClusterCorpus) -> dict[str, int]:
+def warn_of_skipped(stats: CorpusStats, out: Output) -> None:
+    """Name what was found in folders and could not be read."""
+    if not stats.n_skipped:
+        return
+    for path, reason in stats.skipped[:SKIPPED_NAMED]:
+        out.warn(f"skipped {path}: {reason}")
+    more = stats.n_skipped - SKIPPED_NAMED
+    listed = "; --json names the first 100" if more > 0 else ""
+    out.warn(
+        f"{number(stats.n_skipped)} in folders could not be read and were skipped{listed} "
+        "(--strict ends the run instead)"
+    )
+
+
+def corpus_keys(corpus: Corpus | ClusterCorpus) -> dict[str, Any]:
     """Return the record's keys of a text that was read."""
     stats = corpus.stats
     return {
         "n_documents": stats.n_documents,
         "n_bytes": stats.n_bytes,
         "n_invalid_utf8": stats.n_invalid_utf8,
+        "n_null": stats.n_null,
+        "n_left_out": len(corpus.left_out),
+        "n_skipped": stats.n_skipped,
+        "skipped": [f"{one.path}: {one.reason}" for one in stats.skipped],
     }
 
 

@@ -41,6 +41,8 @@ class Request:
     format: Literal["native", "llama.cpp"]
     field: str | None
     escape: bool
+    is_text: bool
+    strict: bool
     n_threads: int | None
     max_memory: int | None
     dask: str | None
@@ -91,6 +93,8 @@ def command(
     format: options.Format = options.CacheFormat.NATIVE,
     field: options.Field = None,
     escape: options.Escape = False,
+    as_text: options.AsText = False,
+    strict: options.Strict = False,
     threads: options.ThreadsOfCorpus = None,
     max_memory: Annotated[
         str | None,
@@ -142,6 +146,8 @@ def command(
         format=format.value,
         field=field,
         escape=escape,
+        is_text=as_text,
+        strict=strict,
         n_threads=threads,
         max_memory=None if max_memory is None else parse_size("--max-memory", max_memory, least=0),
         dask=dask,
@@ -167,18 +173,32 @@ def create(request: Request, out: Output) -> None:
         closing_keys,
         corpus_keys,
         describe_corpus,
+        refuse_text_and_field,
         warn_of_repairs,
     )
 
+    refuse_text_and_field(request.field, is_text=request.is_text)
     check_writable(request.target)
     model = resolve_model(request.model)
     corpus: Corpus | ClusterCorpus
     if request.dask is None:
-        corpus = open_corpus(request.files, field=request.field, escape=request.escape)
+        corpus = open_corpus(
+            request.files,
+            field=request.field,
+            escape=request.escape,
+            is_text=request.is_text,
+            strict=request.strict,
+        )
     else:
         from ..ngram.cluster import open_cluster_corpus
 
-        corpus = open_cluster_corpus(request.files, field=request.field, escape=request.escape)
+        corpus = open_cluster_corpus(
+            request.files,
+            field=request.field,
+            escape=request.escape,
+            is_text=request.is_text,
+            strict=request.strict,
+        )
     _refuse_input_as_target(request.target, corpus)
     # A twentieth of the text for each size is what a cache of repetitive code takes.
     least_bytes = (corpus.total_bytes or 0) * len(request.orders) // 20
@@ -220,6 +240,8 @@ def create(request: Request, out: Output) -> None:
         "ngram_max": request.ngram_max,
         "field": request.field,
         "escape": request.escape,
+        "text": request.is_text,
+        "strict": request.strict,
         "threads": counted.n_threads,
         "max_memory": counted.max_memory,
         "dask": request.dask,

@@ -40,6 +40,8 @@ class Request:
     verify: bool
     field: str | None
     escape: bool
+    is_text: bool
+    strict: bool
     n_threads: int | None
     plot: str | None
 
@@ -122,6 +124,8 @@ def command(
     ] = None,
     field: options.Field = None,
     escape: options.Escape = False,
+    as_text: options.AsText = False,
+    strict: options.Strict = False,
     threads: options.Threads = None,
     json: options.Json = False,
     csv: options.Csv = False,
@@ -155,6 +159,8 @@ def command(
         verify=verify,
         field=field,
         escape=escape,
+        is_text=as_text,
+        strict=strict,
         n_threads=threads,
         plot=plot,
         csv=csv,
@@ -172,6 +178,8 @@ def command(
         verify=verify,
         field=field,
         escape=escape,
+        is_text=as_text,
+        strict=strict,
         n_threads=threads,
         plot=plot,
     )
@@ -202,6 +210,7 @@ def stats(request: Request, out: Output) -> None:
         closing_keys,
         corpus_keys,
         describe_corpus,
+        refuse_text_and_field,
         warn_of_repairs,
     )
     from .plot import check_plot, draw
@@ -212,7 +221,14 @@ def stats(request: Request, out: Output) -> None:
     if request.plot is not None:
         check_plot(request.plot)
     model = resolve_model(request.model)
-    corpus = open_corpus(request.files, field=request.field, escape=request.escape)
+    refuse_text_and_field(request.field, is_text=request.is_text)
+    corpus = open_corpus(
+        request.files,
+        field=request.field,
+        escape=request.escape,
+        is_text=request.is_text,
+        strict=request.strict,
+    )
     n_threads = request.n_threads or n_usable_threads()
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
@@ -233,6 +249,8 @@ def stats(request: Request, out: Output) -> None:
         "repeat": request.repeat,
         "field": request.field,
         "escape": request.escape,
+        "text": request.is_text,
+        "strict": request.strict,
         "threads": n_threads,
     }
     tail = closing_keys(chosen, describe_corpus(corpus), watch.seconds)

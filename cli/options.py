@@ -114,15 +114,28 @@ Files = Annotated[
         "-f",
         "--file",
         metavar="FILE...",
-        help="Text to read: a file, a folder, a glob, a .gz, .xz or .bz2 file, - for stdin, "
-        "JSON lines (.jsonl with --field), or token ids (.npy of int32). Several may follow.",
+        help="Text to read: a file, a folder, a glob, a .gz, .xz, .bz2 or .zst file, - for stdin, "
+        "JSON lines or .parquet (with --field), or token ids (.npy of int32). Several may follow.",
     ),
 ]
 MoreFiles = Annotated[list[str] | None, typer.Argument(metavar="FILE...", hidden=True)]
 Field = Annotated[
     str | None,
     typer.Option(
-        "--field", metavar="NAME", help="Read JSON lines and take the text of this field."
+        "--field",
+        metavar="NAME",
+        help="Read JSON lines, or .parquet, and take the text of this field.",
+    ),
+]
+AsText = Annotated[
+    bool, typer.Option("--text", help="The files are plain text, also where they hold JSON.")
+]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict",
+        help="End at the first file in a folder or pattern that can't be read, instead of skipping "
+        "and counting it.",
     ),
 ]
 Escape = Annotated[

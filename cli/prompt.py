@@ -73,7 +73,7 @@ def read_prompt(request: PromptRequest, most_bytes: int, out: Output) -> str:
     from ..ngram.corpus import open_corpus
 
     file = request.file or ""
-    corpus = open_corpus([file], escape=request.escape)
+    corpus = open_corpus([file], escape=request.escape, is_text=True)
     if len(corpus.sources) > 1:
         raise UsageError(
             f"-f {file} names {len(corpus.sources)} files, and a prompt is one",

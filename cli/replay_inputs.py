@@ -29,7 +29,7 @@ CHAT_KEYS = (
     *("n_read", "n_bad", "n_media", "n_empty_turns", "n_turns_not_found", "n_turns_left_out"),
     *("n_rewritten_turns", "n_cut"),
 )
-TEXT_KEYS = ("n_documents", "n_bytes")
+TEXT_KEYS = ("n_documents", "n_bytes", "n_null", "n_left_out", "n_skipped", "skipped")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class ReadRequest:
     ----------
     n_ctx : tokens a chunk of plain text; 0: as many as the model was trained on
     chat : the files hold conversations, whatever their names
+    is_text : the files hold plain text, whatever their names
+    strict : what is wrong with a file in a folder ends the run
     """
 
     files: list[str]
@@ -47,6 +49,8 @@ class ReadRequest:
     chat: bool
     field: str | None
     escape: bool
+    is_text: bool
+    strict: bool
     n_threads: int
 
 
@@ -97,7 +101,16 @@ def is_chat(request: ReadRequest) -> bool:
     UsageError : files of both kinds, or options of both
     """
     from ..ngram.conversation_files import is_chat_path
+    from .inputs import refuse_text_and_field
 
+    refuse_text_and_field(request.field, is_text=request.is_text)
+    if request.is_text:
+        if request.chat:
+            raise UsageError(
+                "--chat and --text exclude each other",
+                remedy="give --chat for conversations, or --text for plain text",
+            )
+        return False
     chats = [path for path in request.files if is_chat_path(path)]
     if request.field is not None:
         if request.chat:
@@ -115,7 +128,7 @@ def is_chat(request: ReadRequest) -> bool:
         plain = next(path for path in request.files if path not in chats)
         raise UsageError(
             f"{chats[0]} holds conversations, and {plain} plain text",
-            remedy="give a call for each, or --chat or --field for all",
+            remedy="give a call for each, or --chat, --field or --text for all",
         )
     return False
 
@@ -204,7 +217,13 @@ def _read_plain(
     from ..ngram.corpus import open_corpus
     from .inputs import corpus_keys, describe_corpus, show_read, warn_of_repairs
 
-    corpus = open_corpus(request.files, field=request.field, escape=request.escape)
+    corpus = open_corpus(
+        request.files,
+        field=request.field,
+        escape=request.escape,
+        is_text=request.is_text,
+        strict=request.strict,
+    )
     n_ctx = chunk_tokens(request.n_ctx, metadata, out)
     joined = Joined()
     with out.progress("tokenizing", unit="bytes") as bar, stages.stage("tokenize"):

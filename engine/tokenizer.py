@@ -132,6 +132,11 @@ class Tokenizer:
             # Not waiting: on Ctrl-C a thread may compile for seconds to come.
             pool.shutdown(wait=False, cancel_futures=True)
 
+    def check_words(self, blocks: Iterable[bytes]) -> None:
+        """Raise WordTooLong if a text, UTF-8 when joined, has a word that cannot be encoded."""
+        for _ in cut_blocks(blocks, self._splitter, self._specials[True], BLOCK_BYTES):
+            pass
+
     def encode_part(
         self, data: bytes, *, begins_text: bool, parse_special: bool = True
     ) -> NDArray[np.int32]:

@@ -24,13 +24,12 @@ from ..engine.errors import (
     ClusterUnfit,
     ClusterUnreachable,
     DraftsmithError,
-    InputEmpty,
     UsageError,
 )
 from ..engine.tokenizer import Tokenizer
 from .cache import NgramCache
-from .corpus import CorpusStats
 from .corpus_files import Source, find_sources, no_text, total_bytes
+from .corpus_stats import CorpusStats, nothing_in
 from .corpus_store import STDIN, show_path
 
 if TYPE_CHECKING:
@@ -65,6 +64,8 @@ class ClusterCorpus:
     sources: tuple[Source, ...]
     field: str | None
     escape: bool
+    is_text: bool
+    strict: bool
     left_out: list[str]
     stats: CorpusStats = dataclasses.field(default_factory=CorpusStats)
     bytes_read: int = 0
@@ -76,7 +77,12 @@ class ClusterCorpus:
 
 
 def open_cluster_corpus(
-    paths: Sequence[str], *, field: str | None = None, escape: bool = False
+    paths: Sequence[str],
+    *,
+    field: str | None = None,
+    escape: bool = False,
+    is_text: bool = False,
+    strict: bool = False,
 ) -> ClusterCorpus:
     """Find every input: URLs, and paths that the workers see too. No file is opened.
 
@@ -93,14 +99,22 @@ def open_cluster_corpus(
             "workers cannot read standard input", remedy="name files or URLs with --dask"
         )
     absolute = [_for_workers(path) for path in paths]
-    sources, left_out = find_sources(absolute, field, UrlStore(), open_each=False)
+    stats = CorpusStats()
+    sources, left_out = find_sources(
+        absolute,
+        field,
+        UrlStore(),
+        open_each=False,
+        is_text=is_text,
+        on_skip=None if strict else stats.skip,
+    )
     for source in sources:
         if source.stamp is None:
             raise UsageError(
                 f"{show_path(source.path)}: workers cannot read a pipe",
                 remedy="name files or URLs with --dask",
             )
-    return ClusterCorpus(tuple(sources), field, escape, left_out)
+    return ClusterCorpus(tuple(sources), field, escape, is_text, strict, left_out, stats)
 
 
 def count_on_cluster(
@@ -128,6 +142,8 @@ def count_on_cluster(
         tuple(sorted(orders)),
         corpus.field,
         corpus.escape,
+        corpus.is_text,
+        corpus.strict,
     )
     with _connected(address) as client, _explained(address):
         _check_workers(client, job.version)
@@ -337,7 +353,7 @@ def _watch_reports(
     n_bytes = {future.key: n for future, n in futures}
     for future in _as_done(client, [future for future, _ in futures]):
         report: Report = _result(client, future)
-        _add_stats(corpus.stats, report.stats)
+        corpus.stats.add(report.stats)
         corpus.left_out += report.left_out
         corpus.bytes_read += n_bytes[future.key]
         n_tokens += report.n_tokens
@@ -346,15 +362,8 @@ def _watch_reports(
     corpus.left_out.sort()
     _refuse_folders_without_text(corpus)
     if not n_tokens or not (corpus.stats.n_bytes or n_ids):
-        raise InputEmpty("the input holds no text", remedy="name files that hold text to count")
+        raise nothing_in(corpus.stats)
     return n_tokens
-
-
-def _add_stats(stats: CorpusStats, more: CorpusStats) -> None:
-    stats.n_documents += more.n_documents
-    stats.n_bytes += more.n_bytes
-    for path, n_replaced in more.invalid_by_file.items():
-        stats.add_invalid(path, n_replaced)
 
 
 def _refuse_folders_without_text(corpus: ClusterCorpus) -> None:

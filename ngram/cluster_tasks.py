@@ -18,12 +18,13 @@ from itertools import islice, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ..engine.errors import ClusterUnfit
+from ..engine.errors import ClusterUnfit, InputMalformed, InputUnreadable
 from ..engine.tokenizer import Tokenizer
 from ..engine.vocabulary import Vocabulary
 from .cache import NgramCache, merge_caches
-from .corpus import Corpus, CorpusStats, Document
+from .corpus import Corpus, Document
 from .corpus_files import Source
+from .corpus_stats import CorpusStats
 from .corpus_tokens import document_tokens
 from .count import NgramCounter
 from .packed import PackedTable
@@ -44,7 +45,7 @@ class Job:
     version : of draftsmith, on the machine that asks.
     vocabulary, fingerprint : what the texts are tokenized with, and its SHA-256.
     orders : n-gram sizes.
-    field, escape : as for ``open_corpus``.
+    field, escape, is_text, strict : as for ``open_corpus``.
     """
 
     version: str
@@ -53,6 +54,8 @@ class Job:
     orders: tuple[int, ...]
     field: str | None
     escape: bool
+    is_text: bool
+    strict: bool
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,8 @@ def sample_borders(job: Job, packed: bytes, n_ranges: int) -> npt.NDArray[np.int
     Looks at the beginnings of some documents, so that ranges hold about as many n-grams each.
     """
     tokenizer = _tokenizer(job)
-    corpus = _corpus(job, packed, block_bytes=_SAMPLE_SIZE)
     pairs = [np.empty(0, np.int64)]
-    for _, tokens, _ in document_tokens(_beginnings(corpus), tokenizer, 1):
+    for _, tokens, _ in document_tokens(_beginnings(job, packed), tokenizer, 1):
         wide = tokens.astype(np.int64)
         pairs.append(wide[:-1] * tokenizer.n_vocab + wide[1:])
     firsts = np.unique(np.concatenate(pairs)) // tokenizer.n_vocab
@@ -110,10 +112,12 @@ def count_group(job: Job, packed: bytes, borders: npt.NDArray[np.int64]) -> tupl
     InputUnreadable, InputMalformed : what is wrong with a file.
     """
     tokenizer = _tokenizer(job)
-    corpus = _corpus(job, packed)
+    corpus = _corpus(job, _unpacked(packed), strict=job.strict)
     counter = NgramCounter(orders=job.orders, n_vocab=tokenizer.n_vocab)
     n_ids = 0
-    for document, tokens, is_text in document_tokens(corpus.documents(), tokenizer, 1):
+    for document, tokens, is_text in document_tokens(
+        corpus.documents(tokenizer.check_words), tokenizer, 1
+    ):
         n_ids += 0 if is_text else tokens.size
         counter.add(document, tokens)
     report = Report(corpus.stats, corpus.left_out, counter.n_tokens, n_ids)
@@ -200,20 +204,45 @@ def _no_rows(order: int) -> OrderTable:
     return OrderTable(ids, np.zeros(1, np.int64), ids, np.empty(0, np.uint32))
 
 
-def _corpus(job: Job, packed: bytes, block_bytes: int = 1 << 20) -> Corpus:
-    sources = pickle.loads(zlib.decompress(packed))
-    store = UrlStore()
+def _unpacked(packed: bytes) -> tuple[Source, ...]:
+    sources: tuple[Source, ...] = pickle.loads(zlib.decompress(packed))
+    return sources
+
+
+def _corpus(
+    job: Job, sources: Sequence[Source], *, strict: bool, block_bytes: int = 1 << 20
+) -> Corpus:
     return Corpus(
-        sources, (), field=job.field, escape=job.escape, block_bytes=block_bytes, store=store
+        sources,
+        (),
+        field=job.field,
+        escape=job.escape,
+        is_text=job.is_text,
+        strict=strict,
+        block_bytes=block_bytes,
+        store=UrlStore(),
     )
 
 
-def _beginnings(corpus: Corpus) -> Iterator[Document]:
-    for document in islice(corpus.documents(), _SAMPLE_DOCUMENTS):
-        if document.blocks is not None:
-            yield Document(document.name, islice(document.blocks, 1), None)
-        elif document.tokens is not None:
-            yield Document(document.name, None, document.tokens[:_SAMPLE_SIZE])
+def _beginnings(job: Job, packed: bytes) -> Iterator[Document]:
+    """What files begin with; of those at fault that ``count_group`` will skip, nothing."""
+    for source in _unpacked(packed):
+        # Strict, or a file that was found would be read to its end first.
+        corpus = _corpus(job, (source,), strict=True, block_bytes=_SAMPLE_SIZE)
+        try:
+            documents = [_beginning(one) for one in islice(corpus.documents(), _SAMPLE_DOCUMENTS)]
+        except (InputUnreadable, InputMalformed):
+            if job.strict or not source.is_found:
+                raise
+            continue
+        yield from documents
+
+
+def _beginning(document: Document) -> Document:
+    if document.blocks is not None:
+        return Document(document.name, iter(list(islice(document.blocks, 1))), None)
+    assert document.tokens is not None
+    return Document(document.name, None, document.tokens[:_SAMPLE_SIZE])
 
 
 _TOKENIZERS: dict[bytes, Tokenizer] = {}

@@ -18,13 +18,15 @@ from ..engine.errors import UsageError
 from .conversation_formats import GATHERED, Gathered, chat_of
 from .conversation_json import TOO_DEEP, Failure, json_values
 from .corpus_decode import LINE_LIMIT_BYTES
-from .corpus_files import Source, find_sources, read_blocks, total_bytes
+from .corpus_encodings import as_utf8
+from .corpus_files import COMPRESSED, Source, find_sources, read_blocks, total_bytes
+from .corpus_parquet import parquet_rows
 from .corpus_store import show_path
 
 BAD_SHOWN = 100
 DROPPED_SHOWN = 10
 OTHER_REASONS = "other reasons"
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".jsonlines")
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".jsonlines", ".parquet")
 TOO_LONG = Failure("a conversation over several lines that is too long")
 
 _BLOCK_BYTES = 1 << 20
@@ -125,11 +127,26 @@ class ChatFiles:
         InputUnreadable : a file is damaged, or has changed or gone since ``open_chats``
         """
         for source in self.sources:
-            blocks = read_blocks(source, _BLOCK_BYTES, self.stats.add_bytes)
-            values = json_values(blocks, LINE_LIMIT_BYTES, self.stats.add_invalid)
             name = show_path(source.path)
+            values = self._values(source, name)
             for place, value in _gathered(values, LINE_LIMIT_BYTES):
                 yield f"{name}{place}", _chat_or_reason(value)
+
+    def _values(self, source: Source, name: str) -> Iterator[tuple[str, Any, int]]:
+        """The values of a file: (place in it, value or Failure, characters of its text)."""
+        if source.layout == "parquet":
+            return self._rows(source)
+        blocks = read_blocks(source, _BLOCK_BYTES, self.stats.add_bytes)
+        text = as_utf8(blocks, name, self.stats.add_invalid)
+        return json_values(text, LINE_LIMIT_BYTES, self.stats.add_invalid)
+
+    def _rows(self, source: Source) -> Iterator[tuple[str, Any, int]]:
+        before = 0
+        for row, value, at in parquet_rows(source, None):
+            yield f"[{row}]", value, len(str(value))
+            self.stats.add_bytes(max(0, at - before))
+            before = max(at, before)
+        self.stats.add_bytes((source.size or 0) - before)
 
 
 def _chat_or_reason(value: Any) -> Chat | str:
@@ -163,7 +180,7 @@ def open_chats(paths: Sequence[str]) -> ChatFiles:
 def is_chat_path(path: str) -> bool:
     """Whether a file is taken for conversations, by its name alone: .json, or JSON lines."""
     name = path.lower()
-    for suffix in (".gz", ".xz", ".bz2"):
+    for suffix in COMPRESSED:
         name = name.removesuffix(suffix)
     return name.endswith(SUFFIXES)
 

@@ -12,15 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from .conversation_values import is_message
-from .corpus_decode import SURROGATE, repair_utf8
+from .corpus_decode import MOST_VALUES, SURROGATE, is_too_much, repair_utf8
 
 _DECODER = json.JSONDecoder()
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
-# A value takes 8 to 60 bytes of memory, and its text two: what has more commas and brackets than
-# any conversation needs is none.
-_MOST_VALUES = 1 << 23
 # What an unfinished value may end with: \u12, or -Infinit.
 _LONGEST_UNFINISHED = 16
 _KEPT = 1 << 20
@@ -35,11 +32,15 @@ class Failure(NamedTuple):
 
 NOT_JSON = Failure("not JSON")
 TOO_DEEP = Failure("values nested too deeply")
-TOO_MANY = Failure(f"more than {_MOST_VALUES} values")
+TOO_MANY = Failure(f"more than {MOST_VALUES} values")
 
 
 def json_values(
-    blocks: Iterator[bytes], limit: int, on_replaced: Callable[[int], None]
+    blocks: Iterator[bytes],
+    limit: int,
+    on_replaced: Callable[[int], None],
+    *,
+    lists_texts: bool = False,
 ) -> Iterator[tuple[str, Any, int]]:
     """Yield (":line" or "[number]", both from 1 on; value or Failure; characters of its text).
 
@@ -49,8 +50,9 @@ def json_values(
     ----------
     limit : characters of the longest line or value.
     on_replaced : gets the number of invalid UTF-8 sequences that were replaced by U+FFFD.
+    lists_texts : a file may be a list of texts, or of messages, too.
     """
-    text = _Text(blocks, limit, on_replaced)
+    text = _Text(blocks, limit, on_replaced, lists_texts)
     if text.is_whole():
         for number, (value, size) in enumerate(text.values(), start=1):
             yield f"[{number}]", value, size
@@ -73,7 +75,7 @@ def _values_of_line(place: str, line: str) -> Iterator[tuple[str, Any, int]]:
 
 def parsed(text: str) -> Any:
     """The value that a text is, or a Failure; halves of surrogate pairs become U+FFFD."""
-    if _is_too_much(text):
+    if is_too_much(text):
         return TOO_MANY
     try:
         return _mended(json.loads(text), text)
@@ -87,8 +89,13 @@ class _Text:
     """The text of a file, read as it is looked at."""
 
     def __init__(
-        self, blocks: Iterator[bytes], limit: int, on_replaced: Callable[[int], None]
+        self,
+        blocks: Iterator[bytes],
+        limit: int,
+        on_replaced: Callable[[int], None],
+        lists_texts: bool,
     ) -> None:
+        self._lists_texts = lists_texts
         self.too_long = Failure(f"longer than {limit} characters")
         self._limit = limit
         self._blocks = repair_utf8(blocks, on_replaced)
@@ -104,7 +111,7 @@ class _Text:
         start = self._skip(_BLANKS, 0)
         if self._held[start : start + 1] == "[":
             first = self._first_of_list(start)
-            if _is_list_of_chats(first):
+            if self._is_list(first):
                 return True
         elif self._held[start : start + 1] != "{":
             return False
@@ -143,7 +150,7 @@ class _Text:
                 is_in_list = False
                 self._at += 1
                 continue
-            if begin == "[" and not is_in_list and _is_list_of_chats(self._first_of_list(self._at)):
+            if begin == "[" and not is_in_list and self._is_list(self._first_of_list(self._at)):
                 is_in_list = True
                 self._at += 1
                 continue
@@ -152,6 +159,12 @@ class _Text:
             if isinstance(value, Failure):
                 return
             self._at = end
+
+    def _is_list(self, first: object) -> bool:
+        """Whether a list that begins with this value is read one by one."""
+        if self._lists_texts:
+            return isinstance(first, dict | list | str)
+        return _is_list_of_chats(first)
 
     def _first_of_list(self, start: int) -> Any:
         """The first value of the list that begins there, or a Failure."""
@@ -175,7 +188,7 @@ class _Text:
                 return self.too_long, start
             if not is_unfinished or not self._grow():
                 return NOT_JSON, start
-            if _is_too_much(self._held[start:]):
+            if is_too_much(self._held[start:]):
                 return TOO_MANY, start
 
     def _skip(self, pattern: re.Pattern[str], start: int) -> int:
@@ -228,10 +241,6 @@ class _Text:
 def _is_list_of_chats(first: object) -> bool:
     """Whether a list that begins with this value holds several conversations, and is not one."""
     return isinstance(first, dict | list) and not is_message(first)
-
-
-def _is_too_much(text: str) -> bool:
-    return len(text) > _MOST_VALUES and sum(map(text.count, ",:[{")) > _MOST_VALUES
 
 
 def _mended(value: Any, text: str) -> Any:

@@ -17,6 +17,10 @@ from ..engine.errors import InputMalformed
 
 LINE_LIMIT_BYTES = 256 << 20
 
+# A value takes 8 to 60 bytes of memory, and its text two: what has more commas and brackets than
+# any conversation, or record, needs is none.
+MOST_VALUES = 1 << 23
+
 _REPLACEMENT = "\ufffd"
 _REPLACEMENT_UTF8 = _REPLACEMENT.encode()
 
@@ -92,27 +96,46 @@ def repair_utf8(blocks: Iterable[bytes], on_replaced: Callable[[int], None]) -> 
 
 
 def json_line_texts(
-    blocks: Iterable[bytes], field: str, name: str, *, line_limit_bytes: int = LINE_LIMIT_BYTES
+    blocks: Iterable[bytes],
+    field: str,
+    name: str,
+    *,
+    line_limit_bytes: int = LINE_LIMIT_BYTES,
+    on_bad: Callable[[int, InputMalformed], None] | None = None,
 ) -> Iterator[tuple[int, str, int]]:
     """Yield (line number from 1, text of ``field``, replaced sequences) of each JSON line.
 
     Blank lines are skipped. Invalid UTF-8 is replaced before the line is parsed, so sequences
     outside ``field`` count as well; half of a surrogate pair in the field counts as one.
+    ``on_bad`` gets the number of each line that is none, and why; None: that is raised.
 
     Raises
     ------
     InputMalformed : a line is too long, not a JSON object, or has no text in ``field``.
     """
-    for number, line in enumerate(_lines(blocks, name, line_limit_bytes), start=1):
-        if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
-        if not line.strip():
+    for number, line in enumerate(_lines(blocks, line_limit_bytes), start=1):
+        try:
+            if line is None:
+                raise _too_long(name, number, line_limit_bytes)
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            if not line.strip():
+                continue
+            text = line.decode("utf-8", "replace")
+            n_replaced = text.count(_REPLACEMENT) - line.count(_REPLACEMENT_UTF8)
+            value = field_text(_parse(text, name, number), field, f"{name}:{number}")
+        except InputMalformed as error:
+            if on_bad is None:
+                raise
+            on_bad(number, error)
             continue
-        text = line.decode("utf-8", "replace")
-        n_replaced = text.count(_REPLACEMENT) - line.count(_REPLACEMENT_UTF8)
-        value = _field_text(_parse(text, name, number), field, f"{name}:{number}")
         value, n_surrogates = SURROGATE.subn(_REPLACEMENT, value)
         yield number, value, n_replaced + n_surrogates
+
+
+def is_too_much(text: str) -> bool:
+    """Whether a text of JSON holds more values than anything needs: memory that nobody asked for"""
+    return len(text) > MOST_VALUES and sum(map(text.count, ",:[{")) > MOST_VALUES
 
 
 def _decode(block: bytes, *, final: bool) -> tuple[bytes, int, int]:
@@ -127,28 +150,42 @@ def _decode(block: bytes, *, final: bool) -> tuple[bytes, int, int]:
     return (text.encode() if n_replaced else used), n_read, n_replaced
 
 
-def _lines(blocks: Iterable[bytes], name: str, limit_bytes: int) -> Iterator[bytes]:
+def _lines(blocks: Iterable[bytes], limit_bytes: int) -> Iterator[bytes | None]:
+    """Yield each line; None as soon as one is too long, whose rest is passed over then."""
     pieces: list[bytes] = []
     n_bytes = 0
-    n_lines = 0
+    is_over = False
     for block in blocks:
         first, *others = block.split(b"\n")
         for ended, piece in enumerate((first, *others)):
             if ended:
-                yield b"".join(pieces)
-                pieces, n_bytes = [], 0
-                n_lines += 1
+                if not is_over:
+                    yield b"".join(pieces)
+                pieces, n_bytes, is_over = [], 0, False
+            if is_over:
+                continue
             pieces.append(piece)
             n_bytes += len(piece)
             if n_bytes > limit_bytes:
-                raise InputMalformed(
-                    f"{name}:{n_lines + 1}: the line is longer than {limit_bytes} bytes",
-                    remedy="write one JSON object a line, or leave --field out for plain text",
-                )
-    yield b"".join(pieces)
+                pieces, is_over = [], True
+                yield None
+    if not is_over:
+        yield b"".join(pieces)
+
+
+def _too_long(name: str, number: int, limit_bytes: int) -> InputMalformed:
+    return InputMalformed(
+        f"{name}:{number}: the line is longer than {limit_bytes} bytes",
+        remedy="write one JSON object a line, or leave --field out for plain text",
+    )
 
 
 def _parse(text: str, name: str, number: int) -> Any:
+    if is_too_much(text):
+        raise InputMalformed(
+            f"{name}:{number}: the line has more than {MOST_VALUES} values",
+            remedy="write one JSON object a line, with the text in a field of its own",
+        )
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -163,7 +200,13 @@ def _parse(text: str, name: str, number: int) -> Any:
     )
 
 
-def _field_text(value: Any, field: str, where: str) -> str:
+def field_text(value: Any, field: str, where: str) -> str:
+    """The text in a field of a JSON object; ``where`` is the object's place.
+
+    Raises
+    ------
+    InputMalformed : it is no object, or there is no text in the field.
+    """
     if not isinstance(value, dict):
         raise InputMalformed(
             f"{where}: the line is {_json_type(value)}, not a JSON object",

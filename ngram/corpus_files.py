@@ -16,27 +16,32 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Literal
 
 from ..engine.errors import (
+    DraftsmithError,
     InputHasNoText,
     InputMalformed,
     InputUnreadable,
     UsageError,
 )
+from .corpus_encodings import may_be_text
 from .corpus_store import LOCAL, STDIN, Stamp, Status, Store, show_path, unreadable
+from .corpus_zstd import ZstdReader
 
 SNIFF_BYTES = 8 << 10
 
+_ZSTD = ".zst"
 # Suffix -> standard library module whose open() decompresses; imported when one is met, because
-# some builds of Python lack lzma or bz2.
-_COMPRESSED = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2"}
+# some builds of Python lack lzma or bz2. The package for .zst is an extra.
+COMPRESSED = {".gz": "gzip", ".xz": "lzma", ".bz2": "bz2", _ZSTD: ""}
 _JSON_LINES = frozenset({".jsonl", ".ndjson", ".jsonlines"})
 _TOKEN_IDS = ".npy"
+_PARQUET = ".parquet"
 # Told by name, so that a wrong file is refused and not tokenised as mojibake.
 _FOREIGN = frozenset(
-    {".7z", ".br", ".docx", ".gguf", ".lz4", ".npz", ".parquet", ".pdf", ".rar"}
-    | {".tar", ".tbz2", ".tgz", ".txz", ".zip", ".zst"}
+    {".7z", ".br", ".docx", ".gguf", ".lz4", ".npz", ".pdf", ".rar"}
+    | {".tar", ".tbz2", ".tgz", ".txz", ".zip"}
 )
 
-Layout = Literal["text", "json-lines", "token-ids"]
+Layout = Literal["text", "json-lines", "parquet", "token-ids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +52,11 @@ class Source:
     ----------
     path : as given, or as found in a folder or by a pattern; ``-`` is standard input.
     layout : how a document is found in it.
-    compression : ``.gz``, ``.xz`` or ``.bz2``; None for none.
+    compression : ``.gz``, ``.xz``, ``.bz2`` or ``.zst``; None for none.
     size : bytes on disk; None when unknown.
     stamp : what changes when the file does; None for standard input and pipes.
     folder : the folder that it was found in, while nobody has looked whether it holds text.
+    is_found : in a folder or by a pattern, not named itself: a fault in it need not end the run.
     """
 
     path: str
@@ -59,6 +65,10 @@ class Source:
     size: int | None
     stamp: Stamp
     folder: str | None = None
+    is_found: bool = False
+
+
+OnSkip = Callable[[str, DraftsmithError], None]
 
 
 def total_bytes(sources: Sequence[Source]) -> int | None:
@@ -68,7 +78,13 @@ def total_bytes(sources: Sequence[Source]) -> int | None:
 
 
 def find_sources(
-    paths: Sequence[str], field: str | None, store: Store = LOCAL, *, open_each: bool = True
+    paths: Sequence[str],
+    field: str | None,
+    store: Store = LOCAL,
+    *,
+    open_each: bool = True,
+    is_text: bool = False,
+    on_skip: OnSkip | None = None,
 ) -> tuple[list[Source], list[str]]:
     """Return (sources in the order given, files in folders that were left out as not text).
 
@@ -76,6 +92,12 @@ def find_sources(
     for the files it matches (folders and special files among them are passed over); both are
     sorted by path. Pipes are read only when named themselves, and once. Without ``open_each``
     no file is opened: that it can be, and that one in a folder is text, shows when it is read.
+
+    Parameters
+    ----------
+    is_text : JSON lines are text as any other.
+    on_skip : gets the path of what was found in a folder or by a pattern and cannot be read, and
+        why; None: that is raised.
 
     Raises
     ------
@@ -85,21 +107,19 @@ def find_sources(
         raise UsageError("no input is named", remedy="name a file, a folder or - for stdin")
     if field == "":
         raise UsageError("--field is empty", remedy="name the field that holds the text")
+    finder = _Finder(field, store, open_each, is_text, on_skip)
     sources: list[Source] = []
-    left_out: list[str] = []
     for path in paths:
         if path == STDIN:
-            sources.append(Source(STDIN, _layout("", field), None, None, None))
+            sources.append(Source(STDIN, finder.layout(path, ""), None, None, None))
         elif store.is_folder(path):
-            found, others = _folder_sources(path, field, store, open_each)
-            sources += found
-            left_out += others
+            sources += finder.folder(path)
         elif store.is_pattern(path):
-            sources += _pattern_sources(path, field, store, open_each)
+            sources += finder.pattern(path)
         else:
-            sources.append(_file_source(path, field, store, open_each)[0])
+            sources.append(finder.file(path)[0])
     _refuse_second_reading(sources)
-    return sources, left_out
+    return sources, finder.left_out
 
 
 def read_blocks(
@@ -115,25 +135,28 @@ def read_blocks(
     InputUnreadable : the file cannot be opened or read, is damaged or cut short, or is not the
         file any more that it was when the corpus was opened.
     """
-    module = None if source.compression is None else _decompressor(source)
-    damage = (EOFError, zlib.error, getattr(module, "LZMAError", EOFError))
+    is_packed = source.compression is not None
+    damage: tuple[type[Exception], ...] = (EOFError, zlib.error)
     try:
         with store.open(source.path) as raw:
             _check_unchanged(source, raw, store)
             counted = _CountedReader(raw, on_raw_bytes)
-            reader: Any = counted if module is None else module.open(counted, "rb")
+            reader, more = _decompressed(source, counted)
+            damage += more
             while block := reader.read(block_bytes):
                 yield block
-            if module is not None and counted.n_bytes == 0:
+            if is_packed and counted.n_bytes == 0:
                 raise EOFError("the file is empty")
             _check_unchanged(source, raw, store)
-    except damage as error:
-        raise _damaged(source, error) from error
     except OSError as error:
         # The decompressors report bad data as an OSError too, but without an errno.
-        if module is not None and error.errno is None:
+        if is_packed and error.errno is None:
             raise _damaged(source, error) from error
         raise unreadable(source.path, error) from error
+    except Exception as error:
+        if isinstance(error, damage):
+            raise _damaged(source, error) from error
+        raise
 
 
 def check_unchanged(source: Source, now: Status) -> None:
@@ -165,15 +188,22 @@ def _check_unchanged(source: Source, raw: IO[bytes], store: Store) -> None:
         check_unchanged(source, store.status(source.path, raw))
 
 
-def _decompressor(source: Source) -> Any:
-    name = _COMPRESSED[source.compression or ""]
+def _decompressed(source: Source, raw: _CountedReader) -> tuple[Any, tuple[type[Exception], ...]]:
+    """Return (what reads the content of a file, further errors that bad data raises)."""
+    if source.compression is None:
+        return raw, ()
+    if source.compression == _ZSTD:
+        zstd = ZstdReader(raw, show_path(source.path))
+        return zstd, (zstd.damage,)
+    name = COMPRESSED[source.compression]
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ImportError as error:
         raise InputUnreadable(
             f"{show_path(source.path)}: this Python was built without {name}",
             remedy="decompress the file first",
         ) from error
+    return module.open(raw, "rb"), (getattr(module, "LZMAError", EOFError),)
 
 
 def _damaged(source: Source, error: Exception) -> InputUnreadable:
@@ -186,42 +216,136 @@ def _damaged(source: Source, error: Exception) -> InputUnreadable:
 def _suffixes(path: str) -> tuple[str, str | None]:
     """Return (suffix that tells the layout, compression)."""
     inner, suffix = os.path.splitext(path.lower())
-    if suffix in _COMPRESSED:
+    if suffix in COMPRESSED:
         return os.path.splitext(inner)[1], suffix
     return suffix, None
 
 
-def _layout(suffix: str, field: str | None) -> Layout:
-    if suffix == _TOKEN_IDS:
-        return "token-ids"
-    return "text" if field is None else "json-lines"
+class _Finder:
+    """Turns paths into sources; what is passed over is kept or told."""
 
+    def __init__(
+        self,
+        field: str | None,
+        store: Store,
+        open_each: bool,
+        is_text: bool,
+        on_skip: OnSkip | None,
+    ) -> None:
+        self.left_out: list[str] = []
+        self._field = field
+        self._store = store
+        self._open_each = open_each
+        self._is_text = is_text
+        self._on_skip = on_skip
+        self._last_skipped: DraftsmithError | None = None
 
-def _file_source(
-    path: str, field: str | None, store: Store, open_each: bool
-) -> tuple[Source, bytes]:
-    """Return (source, its first decompressed bytes) of one file; a pipe is not touched yet."""
-    try:
-        status = store.status(path)
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from error
-    suffix, compression = _suffixes(path)
-    _refuse_foreign(path, suffix, compression)
-    if suffix in _JSON_LINES and field is None:
-        raise InputMalformed(
-            f"{show_path(path)}: JSON lines, and no field is named",
-            remedy="name the field that holds the text with --field, or use a pattern (dir/*.txt)",
-        )
-    layout = _layout(suffix, field)
-    if status.kind == "pipe" and layout != "token-ids":
-        return Source(path, layout, compression, None, None), b""
-    if status.kind != "file":
-        raise InputUnreadable(
-            f"{show_path(path)}: a special file, which is not read",
-            remedy="name a file, or pipe the text in and name -",
-        )
-    source = Source(path, layout, compression, status.size, status.stamp)
-    return source, read_head(source, store) if open_each else b""
+    def layout(self, path: str, suffix: str) -> Layout:
+        """How the documents of a file lie in it."""
+        if suffix == _TOKEN_IDS:
+            return "token-ids"
+        if suffix == _PARQUET:
+            if self._field is None:
+                raise InputMalformed(
+                    f"{show_path(path)}: rows of columns, and no column is named",
+                    remedy="name the column that holds the text with --field, or give --chat for "
+                    "conversations",
+                )
+            return "parquet"
+        return "text" if self._field is None else "json-lines"
+
+    def file(self, path: str) -> tuple[Source, bytes]:
+        """Return (source, its first decompressed bytes); a pipe is not touched yet."""
+        try:
+            status = self._store.status(path)
+        except (OSError, ValueError) as error:
+            raise unreadable(path, error) from error
+        suffix, compression = _suffixes(path)
+        _refuse_foreign(path, suffix, compression)
+        if suffix in _JSON_LINES and self._field is None and not self._is_text:
+            raise InputMalformed(
+                f"{show_path(path)}: JSON lines, and no field is named",
+                remedy="give --field NAME for a text of each line, --chat for conversations, "
+                "--text to read it as it is, or a pattern (dir/*.txt)",
+            )
+        layout = self.layout(path, suffix)
+        if status.kind == "pipe" and layout not in ("token-ids", "parquet"):
+            return Source(path, layout, compression, None, None), b""
+        if status.kind != "file":
+            raise InputUnreadable(
+                f"{show_path(path)}: a special file, which is not read",
+                remedy="name a file, or pipe the text in and name -",
+            )
+        source = Source(path, layout, compression, status.size, status.stamp)
+        return source, read_head(source, self._store) if self._open_each else b""
+
+    def pattern(self, pattern: str) -> list[Source]:
+        """The files that match."""
+        files = self._store.matches(pattern)
+        if not files:
+            raise InputHasNoText(
+                f"{show_path(pattern)}: no file matches the pattern",
+                remedy="check it (** goes into folders; hidden files need their dot)",
+            )
+        found = (self._found(path) for path in files)
+        sources = [replace(one[0], is_found=True) for one in found if one is not None]
+        if not sources and self._last_skipped is not None:
+            raise self._last_skipped
+        return sources
+
+    def folder(self, folder: str) -> list[Source]:
+        """The text files of a folder, hidden names passed over."""
+        sources: list[Source] = []
+        for path in self._store.files_below(folder, self._skip):
+            suffix, _ = _suffixes(path)
+            if not self._is_wanted(suffix):
+                self.left_out.append(path)
+                continue
+            found = self._found(path, only_regular=True)
+            if found is None:
+                continue
+            source, head = replace(found[0], is_found=True), found[1]
+            holds_rows = suffix in _JSON_LINES or suffix == _PARQUET
+            if not self._open_each and not holds_rows:
+                source = replace(source, folder=folder)
+            if holds_rows or may_be_text(head):
+                sources.append(source)
+            else:
+                self.left_out.append(path)
+        if not sources:
+            if self._last_skipped is not None:
+                raise self._last_skipped
+            raise no_text(folder, self._field)
+        return sources
+
+    def _is_wanted(self, suffix: str) -> bool:
+        """Whether a file in a folder may be text, or rows that hold it, by its name."""
+        if suffix == _PARQUET or suffix in _JSON_LINES:
+            return self._field is not None or suffix != _PARQUET
+        return self._field is None and suffix != _TOKEN_IDS and suffix not in _FOREIGN
+
+    def _found(self, path: str, *, only_regular: bool = False) -> tuple[Source, bytes] | None:
+        """As ``file``, of a file that nobody named; None: it is passed over."""
+        try:
+            if only_regular and not self._is_regular(path):
+                self.left_out.append(path)
+                return None
+            return self.file(path)
+        except InputUnreadable as error:
+            self._skip(path, error)
+            return None
+
+    def _is_regular(self, path: str) -> bool:
+        try:
+            return self._store.status(path).kind == "file"
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+    def _skip(self, path: str, error: InputUnreadable) -> None:
+        if self._on_skip is None:
+            raise error
+        self._last_skipped = error
+        self._on_skip(path, error)
 
 
 def read_head(source: Source, store: Store = LOCAL) -> bytes:
@@ -236,64 +360,22 @@ def read_head(source: Source, store: Store = LOCAL) -> bytes:
 
 
 def _refuse_foreign(path: str, suffix: str, compression: str | None) -> None:
-    if suffix in _FOREIGN or (suffix == _TOKEN_IDS and compression):
+    if suffix in _FOREIGN or (suffix in (_TOKEN_IDS, _PARQUET) and compression):
         raise InputUnreadable(
             f"{show_path(path)}: {suffix}{compression or ''} files are not read",
             remedy="unpack it first (text may come through a pipe: name -)",
         )
 
 
-def _pattern_sources(
-    pattern: str, field: str | None, store: Store, open_each: bool
-) -> list[Source]:
-    files = store.matches(pattern)
-    if not files:
-        raise InputHasNoText(
-            f"{show_path(pattern)}: no file matches the pattern",
-            remedy="check it (** goes into folders; hidden files need their dot)",
-        )
-    return [_file_source(path, field, store, open_each)[0] for path in files]
-
-
-def _folder_sources(
-    folder: str, field: str | None, store: Store, open_each: bool
-) -> tuple[list[Source], list[str]]:
-    """Return (sources, files left out) of a folder, hidden names passed over."""
-    sources: list[Source] = []
-    left_out: list[str] = []
-    for path in store.files_below(folder):
-        suffix, _ = _suffixes(path)
-        is_json = suffix in _JSON_LINES
-        is_text = suffix != _TOKEN_IDS and suffix not in _FOREIGN and (is_json or field is None)
-        if is_text and _is_regular(path, store):
-            source, head = _file_source(path, field, store, open_each)
-            if not open_each and not is_json:
-                source = replace(source, folder=folder)
-            if is_json or b"\0" not in head:
-                sources.append(source)
-                continue
-        left_out.append(path)
-    if not sources:
-        raise no_text(folder, field)
-    return sources, left_out
-
-
-def _is_regular(path: str, store: Store) -> bool:
-    try:
-        return store.status(path).kind == "file"
-    except OSError as error:
-        raise unreadable(path, error) from error
-
-
 def no_text(folder: str, field: str | None) -> InputHasNoText:
     """Return the error that tells what a folder should have held."""
     if field is not None:
-        expected = f"JSON lines ({', '.join(sorted(_JSON_LINES))}, also compressed)"
+        expected = f"JSON lines ({', '.join(sorted(_JSON_LINES))}, also compressed) or {_PARQUET}"
         remedy = "name the files themselves, or leave --field out for plain text"
     else:
         expected = (
             f"text (files without a zero byte in their first {SNIFF_BYTES} bytes, also "
-            f"{', '.join(_COMPRESSED)}; not hidden ones, archives or {_TOKEN_IDS})"
+            f"{', '.join(COMPRESSED)}; not hidden ones, archives or {_TOKEN_IDS})"
         )
         remedy = "name another folder, or the files themselves"
     return InputHasNoText(f"{show_path(folder)}: the folder holds no {expected}", remedy=remedy)

@@ -9,6 +9,7 @@ import glob
 import os
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Literal, NamedTuple, Protocol
 
@@ -38,8 +39,13 @@ class Store(Protocol):
     def matches(self, pattern: str) -> list[str]:
         """Files that match a pattern, sorted."""
 
-    def files_below(self, folder: str) -> list[str]:
-        """Files in a folder and its folders, sorted; hidden names are passed over."""
+    def files_below(
+        self, folder: str, on_unreadable: Callable[[str, InputUnreadable], None]
+    ) -> list[str]:
+        """Files in a folder and its folders, sorted; hidden names are passed over.
+
+        ``on_unreadable`` gets the folders inside it that cannot be listed.
+        """
 
     def status(self, path: str, file: IO[bytes] | None = None) -> Status:
         """What is at the path, or what the file opened there is now."""
@@ -61,9 +67,15 @@ class LocalStore:
         matches = sorted(glob.glob(pattern, recursive=True), key=os.fsencode)
         return [path for path in matches if os.path.isfile(path) or not os.path.exists(path)]
 
-    def files_below(self, folder: str) -> list[str]:
+    def files_below(
+        self, folder: str, on_unreadable: Callable[[str, InputUnreadable], None]
+    ) -> list[str]:
         def refuse(error: OSError) -> None:
-            raise unreadable(error.filename or folder, error) from error
+            path = error.filename or folder
+            refusal = unreadable(path, error)
+            if path == folder:
+                raise refusal from error
+            on_unreadable(path, refusal)
 
         found: list[str] = []
         for parent, folders, names in os.walk(folder, onerror=refuse):

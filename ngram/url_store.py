@@ -6,7 +6,7 @@ The only module that knows fsspec. Every failure is an ``InputUnreadable``.
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import IO, Any, cast
@@ -53,9 +53,11 @@ class UrlStore:
             found = files.glob(inner, detail=True)
             return sorted(files.unstrip_protocol(p) for p, i in found.items() if _is_file(p, i))
 
-    def files_below(self, folder: str) -> list[str]:
+    def files_below(
+        self, folder: str, on_unreadable: Callable[[str, InputUnreadable], None]
+    ) -> list[str]:
         if not is_url(folder):
-            return LOCAL.files_below(folder)
+            return LOCAL.files_below(folder, on_unreadable)
         with _refusing(folder):
             files, inner = _open_system(folder)
             n_parts = len(PurePosixPath(inner).parts)

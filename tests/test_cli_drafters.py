@@ -374,15 +374,19 @@ def test_which_files_hold_conversations(cli: Cli, smollm2: Path, chat: Path) -> 
     args = ("lookup-stats", "-m", "smollm2", *drafters("suffix"), "--json")
     (named,) = cli(*args, "-f", chat).record["rows"]
     (told,) = cli(*args, "-f", other, "--chat").record["rows"]
-    (text,) = cli(*args, "-f", other).record["rows"]
+    (text,) = cli(*args, "-f", other, "--text").record["rows"]
+    (named_text,) = cli(*args, "-f", chat, "--text").record["rows"]
+    refused(cli(*args, "-f", other), ExitStatus.INPUT_MALFORMED, "--chat")
     lines = chat.with_name("lines.jsonl")
     lines.write_text('{"t": "a b a b a b"}\n')
     (field,) = cli(*args, "-f", lines, "--field", "t").record["rows"]
     assert named["n_predict"] == told["n_predict"] < text["n_predict"]
     assert text["n_read"] is None
+    assert named_text["n_predict"] == text["n_predict"]
     assert field["n_documents"] == 1
     refused(cli(*args, "-f", chat, other), ExitStatus.USAGE, "give a call for each")
     refused(cli(*args, "-f", chat, "--chat", "--field", "t"), ExitStatus.USAGE, "--field")
+    refused(cli(*args, "-f", chat, "--chat", "--text"), ExitStatus.USAGE, "--text")
     refused(cli(*args, "-f", chat, "-e"), ExitStatus.USAGE, "--escape is for plain text")
 
 

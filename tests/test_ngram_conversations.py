@@ -28,7 +28,12 @@ from draftsmith.engine.errors import (
 from draftsmith.engine.gguf_file import GgufMetadata, read_metadata
 from draftsmith.engine.stop_tokens import eog_ids
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.ngram import conversation_json, conversation_pieces, conversation_tokens
+from draftsmith.ngram import (
+    conversation_json,
+    conversation_pieces,
+    conversation_tokens,
+    corpus_decode,
+)
 from draftsmith.ngram.conversation_files import ChatFiles, is_chat_path, open_chats
 from draftsmith.ngram.conversation_formats import chat_of
 from draftsmith.ngram.conversation_json import Failure, json_values
@@ -457,7 +462,7 @@ def test_lines_and_values_that_are_too_long(block: int) -> None:
 
 def test_values_that_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gigabytes of empty objects from a line of a few hundred megabytes."""
-    monkeypatch.setattr(conversation_json, "_MOST_VALUES", 1000)
+    monkeypatch.setattr(corpus_decode, "MOST_VALUES", 1000)
     many = json.dumps([{}] * 600)
     too_many = Failure(conversation_json.TOO_MANY.reason)
     assert values_of(f'{{"a": {many}}}\n"b"'.encode()) == [(":1", too_many), (":2", "b")]
