@@ -250,6 +250,7 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
 
 def _find_reader(request: ScoreRequest, target: Target) -> Reader:
     from ..engine.gguf_file import read_metadata
+    from ..engine.gguf_kinds import check_has_weights
     from ..engine.hparams import read_params
     from ..engine.models import resolve_model
     from ..engine.tokenizer import load_tokenizer
@@ -261,6 +262,7 @@ def _find_reader(request: ScoreRequest, target: Target) -> Reader:
     path = resolve_model(request.drafter)
     own = read_metadata(path)
     own_tokenizer = load_tokenizer(path, own)
+    check_has_weights(own)
     params = read_params(own, own_tokenizer.n_vocab)
     same_ids = own_tokenizer.fingerprint == tokenizer.fingerprint
     is_target = path.samefile(metadata.path)

@@ -129,6 +129,7 @@ def read_target(request: RunRequest, stages: Stages, out: Output) -> Target:
     ModelUnknown, ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the model
     """
     from ..engine.gguf_file import read_metadata
+    from ..engine.gguf_kinds import check_has_weights
     from ..engine.host import n_physical_cores
     from ..engine.hparams import read_params
     from ..engine.models import resolve_model
@@ -150,6 +151,7 @@ def read_target(request: RunRequest, stages: Stages, out: Output) -> Target:
     with stages.stage("load"):
         metadata = read_metadata(path)
         tokenizer = load_tokenizer(path, metadata)
+        check_has_weights(metadata)
         n_trained = read_params(metadata, tokenizer.n_vocab).n_ctx_train
         stop = eog_ids(metadata, tokenizer.vocabulary)
     n_ctx = request.n_ctx or n_trained

@@ -26,6 +26,7 @@ from .errors import (
     ModelNotGguf,
     ModelUnsupported,
 )
+from .file_kinds import HEAD_BYTES, kind_of_bytes
 from .plain_file import open_plain
 
 MAGIC = b"GGUF"
@@ -358,13 +359,10 @@ def open_map(path: Path) -> mmap.mmap:
     remedy = "check the path and its permissions"
     try:
         with open_plain(path, str(path), remedy=remedy) as file:
-            start = file.read(len(MAGIC))
-            if start != MAGIC:
-                found = "an empty file" if not start else f"it begins with {start!r}"
-                raise ModelNotGguf(
-                    f"{path} is not a GGUF file: {found}, expected {MAGIC!r}",
-                    remedy="name a .gguf file",
-                )
+            head = file.read(HEAD_BYTES)
+            if not head.startswith(MAGIC):
+                kind = kind_of_bytes(head)
+                raise ModelNotGguf(f"{path} is not a GGUF file: {kind.what}", remedy=kind.remedy)
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -378,11 +376,11 @@ def _read_version(reader: _Reader) -> int:
         return version
     if version & 0xFFFF == 0:
         found = "a big-endian GGUF file"
+        remedy = "turn it with gguf_convert_endian.py of the gguf package"
     else:
-        found = f"a GGUF file of version {version}"
+        found, remedy = f"a GGUF file of version {version}", REMEDY_CONVERT
     raise ModelUnsupported(
-        f"{reader.path} is {found}, expected little-endian, version 2 or 3",
-        remedy=REMEDY_CONVERT,
+        f"{reader.path} is {found}, expected little-endian, version 2 or 3", remedy=remedy
     )
 
 

@@ -19,6 +19,7 @@ from . import forward_kernels as kernels
 from .dequant import dequantise
 from .errors import REMEDY_DAMAGED, ModelDamaged, UsageError
 from .gguf_file import GgufMetadata, read_metadata
+from .gguf_kinds import check_has_weights
 from .gguf_tensors import Tensor, open_tensors
 from .host import n_physical_cores
 from .hparams import ModelParams, read_params
@@ -510,6 +511,7 @@ def load_model(
     """
     if metadata is None:
         metadata = read_metadata(path)
+    check_has_weights(metadata)
     tensors = open_tensors(path, metadata)
     if EMBEDDINGS not in tensors:
         raise ModelDamaged(f"{path} has no tensor {EMBEDDINGS}", remedy=REMEDY_DAMAGED)

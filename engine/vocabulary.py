@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .errors import REMEDY_CONVERT, ModelDamaged, ModelHasNoTokenizer, ModelUnsupported
 from .gguf_file import GgufMetadata, GgufStrings
+from .gguf_kinds import check_is_model
 from .pretokenizers import PRE_TOKENIZERS, PreTokenizer
 
 KNOWN_MODELS = ("gpt2", "llama")
@@ -141,10 +142,11 @@ def read_vocabulary(metadata: GgufMetadata) -> Vocabulary:
 
     Raises
     ------
-    ModelHasNoTokenizer : the file holds no vocabulary.
+    ModelHasNoTokenizer : the file holds no vocabulary, or is something else than a model.
     ModelUnsupported : a tokenizer or pre-tokenizer that is not known.
     ModelDamaged : a vocabulary that contradicts itself.
     """
+    check_is_model(metadata)
     model, pre_name = _read_kind(metadata)
     tokens = metadata.strings("tokenizer.ggml.tokens")
     if tokens is None or len(tokens) == 0:
