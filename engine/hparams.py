@@ -43,7 +43,8 @@ MAX_BASE = 1e15
 #   attention.clamp_kqv, attention.max_alibi_bias, attention.scale, attention.temperature_*,
 #   attn_logit_softcapping, logit_scale, residual_scale, embedding_scale, use_parallel_residual,
 #   swiglu_clamp_*, rope.dimension_sections, rope.scaling.yarn_*; and of all but gemma3
-#   attention.sliding_window*, rope.freq_base_swa and final_logit_softcapping.
+#   attention.sliding_window*, rope.freq_base_swa and final_logit_softcapping; *_swa of sizes
+#   is read of all, and used with windows only.
 _NO_EXPERTS = {
     "expert_count": "a mixture of {} experts",
     "expert_used_count": "{} experts used for a token",
@@ -311,11 +312,9 @@ def _check_widening(keys: _Keys, key: str, width: int, n_embd: int) -> None:
 def _head_size(keys: _Keys, evenly: int) -> int:
     """Numbers of a head; ``evenly`` is what they are without keys that say so."""
     d_head = keys.size("attention.key_length", MAX_EMBEDDING, default=evenly)
-    others = {
-        "attention.value_length": evenly,
-        "attention.key_length_swa": d_head,
-        "attention.value_length_swa": d_head,
-    }
+    others = {"attention.value_length": evenly}
+    if keys.architecture == "gemma3":  # the others have no layers with a window
+        others |= {"attention.key_length_swa": d_head, "attention.value_length_swa": d_head}
     for key, default in others.items():
         found = keys.size(key, MAX_EMBEDDING, default=default)
         if found != d_head:
@@ -412,7 +411,7 @@ def _turning(keys: _Keys, d_head: int) -> int:
             f"'{keys.name('rope.dimension_count')}' is {n_rot}, expected the {d_head} of a head"
         )
     n_rot_local = keys.size("rope.dimension_count_swa", MAX_EMBEDDING, default=n_rot)
-    if n_rot_local != n_rot:
+    if n_rot_local != n_rot and keys.architecture == "gemma3":
         raise keys.unsupported(
             f"'{keys.name('rope.dimension_count_swa')}' is {n_rot_local}, and {n_rot} on other "
             "layers"

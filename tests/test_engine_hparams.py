@@ -423,6 +423,11 @@ OF_GEMMA_ONLY: Values = {
     "rope.freq_base_swa": 20000.0,
     "final_logit_softcapping": 30.0,
 }
+SIZES_OF_GEMMA_ONLY: Values = {
+    "attention.key_length_swa": 32,
+    "attention.value_length_swa": 32,
+    "rope.dimension_count_swa": 32,
+}
 
 
 @pytest.mark.parametrize("key", [*WITHOUT_EFFECT, *NOT_READ, *OF_GEMMA_ONLY])
@@ -433,6 +438,18 @@ def test_what_llama_cpp_makes_nothing_of_changes_nothing(architecture: str, key:
     value = {**WITHOUT_EFFECT, **NOT_READ, **OF_GEMMA_ONLY}[key]
     changed = read(architecture, ALL[architecture] | {key: value})
     assert (changed == plain) == (architecture != "gemma3" or key not in OF_GEMMA_ONLY)
+
+
+@pytest.mark.parametrize("key", SIZES_OF_GEMMA_ONLY)
+@pytest.mark.parametrize("architecture", ALL)
+def test_sizes_of_layers_with_windows(architecture: str, key: str) -> None:
+    """A model refused for the size of layers that it has not."""
+    values = ALL[architecture] | {key: SIZES_OF_GEMMA_ONLY[key]}
+    if architecture == "gemma3":
+        with pytest.raises(ModelUnsupported, match=key):
+            read(architecture, values)
+    else:
+        assert read(architecture, values) == read(architecture, ALL[architecture])
 
 
 @pytest.mark.parametrize(
