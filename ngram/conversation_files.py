@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..engine.chat_messages import Chat, Json, NotAChat
+from ..engine.chat_messages import Chat, NotAChat
 from ..engine.dropped import OTHER_PARTS, Dropped, Kind
 from ..engine.errors import UsageError
-from .conversation_formats import GATHERED, Gathered, chat_of
+from .conversation_formats import chat_of
+from .conversation_gathering import gathered
 from .conversation_json import TOO_DEEP, Failure, json_values
 from .corpus_decode import LINE_LIMIT_BYTES
 from .corpus_encodings import as_utf8
@@ -27,7 +28,6 @@ BAD_SHOWN = 100
 DROPPED_SHOWN = 10
 OTHER_REASONS = "other reasons"
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".jsonlines", ".parquet")
-TOO_LONG = Failure("a conversation over several lines that is too long")
 
 _BLOCK_BYTES = 1 << 20
 
@@ -79,8 +79,7 @@ class ReadStats:
                 kind = Kind(OTHER_PARTS, kind.of_answer)
             self.dropped[kind] += n
             places = self.dropped_at.setdefault(kind, [])
-            if len(places) < DROPPED_SHOWN:
-                places.append(place)
+            places += dropped.places.get(kind, [place])[: DROPPED_SHOWN - len(places)]
 
     @property
     def n_media(self) -> int:
@@ -129,8 +128,11 @@ class ChatFiles:
         for source in self.sources:
             name = show_path(source.path)
             values = self._values(source, name)
-            for place, value in _gathered(values, LINE_LIMIT_BYTES):
-                yield f"{name}{place}", _chat_or_reason(value)
+            for place, value in gathered(values, LINE_LIMIT_BYTES):
+                chat = _chat_or_reason(value)
+                if isinstance(chat, Chat):
+                    chat.dropped.begin_places(name)
+                yield f"{name}{place}", chat
 
     def _values(self, source: Source, name: str) -> Iterator[tuple[str, Any, int]]:
         """The values of a file: (place in it, value or Failure, characters of its text)."""
@@ -152,6 +154,8 @@ class ChatFiles:
 def _chat_or_reason(value: Any) -> Chat | str:
     if isinstance(value, Failure):
         return value.reason
+    if isinstance(value, Chat):
+        return value
     try:
         return chat_of(value)
     except NotAChat as error:
@@ -183,61 +187,3 @@ def is_chat_path(path: str) -> bool:
     for suffix in COMPRESSED:
         name = name.removesuffix(suffix)
     return name.endswith(SUFFIXES)
-
-
-class _Gathering:
-    """The values of one conversation, as they come."""
-
-    def __init__(self, form: Gathered, place: str, value: Json, limit: int) -> None:
-        self.place = place
-        self._form = form
-        self._values = [value]
-        self._n_left = limit
-
-    def takes(self, value: Json) -> bool:
-        """Whether a value belongs to it."""
-        return self._form.goes_on(value, self._values)
-
-    def add(self, value: Json, size: int) -> bool:
-        """Take a value that belongs to it; False if there is no room."""
-        if not self._form.keeps(value):
-            return True
-        self._n_left -= size
-        if self._n_left >= 0:
-            self._values.append(value)
-        return self._n_left >= 0
-
-    def joined(self) -> Any:
-        return self._form.joined(self._values)
-
-
-def _gathered(values: Iterator[tuple[str, Any, int]], limit: int) -> Iterator[tuple[str, Any]]:
-    """Values, with those of a conversation that is spread over several as one of them."""
-    found: _Gathering | None = None
-    for where, value, size in values:
-        if isinstance(value, Failure):  # what follows it may go on
-            yield where, value
-            continue
-        if isinstance(value, dict):
-            if found and found.takes(value):
-                if not found.add(value, size):
-                    yield where, TOO_LONG
-                continue
-            form = next((form for form in GATHERED if form.begins(value)), None)
-        else:
-            form = None
-        if found:
-            yield found.place, found.joined()
-        found = _Gathering(form, where, value, limit) if form else None
-        if not form:
-            yield where, _strayed(value)
-    if found:
-        yield found.place, found.joined()
-
-
-def _strayed(value: Any) -> Any:
-    """The value, or a Failure if it is a part of a conversation whose begin is missing."""
-    is_part = isinstance(value, dict) and value.get("type") == "message"
-    if is_part and isinstance(value.get("message"), dict) and "messages" not in value:
-        return Failure("a message before any session")
-    return value

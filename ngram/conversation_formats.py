@@ -7,7 +7,7 @@ ShareGPT, and the exports of llama-server's web page, Open WebUI, ChatGPT and Cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..engine.chat_blocks import kind_of
@@ -18,14 +18,40 @@ from ..engine.chat_messages import (
     NotAChat,
     add_message,
     add_messages,
-    first_of,
     has_text,
     parsed,
 )
-from .conversation_values import branch_of, chat_with, inner, is_message, is_node, list_of
-
-_PROMPTS = ("prompt", "instruction", "question", "query", "input")
-_ANSWERS = ("completion", "response", "output", "answer")
+from .conversation_agents import Line, chats_of_agent, is_agent_line, is_record
+from .conversation_datasets import (
+    is_half,
+    is_pair,
+    is_preference,
+    is_talk,
+    of_half,
+    of_pair,
+    of_preference,
+    of_talk,
+)
+from .conversation_exports import (
+    is_continue,
+    is_libre_chat,
+    is_lm_studio,
+    is_open_webui,
+    of_continue,
+    of_libre_chat,
+    of_lm_studio,
+    of_open_webui,
+)
+from .conversation_items import chats_of_items, is_item_line
+from .conversation_lists import (
+    chat_of_reply_tree,
+    chats_of_replies,
+    chats_of_tavern,
+    is_reply,
+    is_tavern_heading,
+    is_tavern_line,
+)
+from .conversation_values import branch_of, chat_with, inner, is_node, list_of
 
 NOT_KNOWN = "no conversation of a known form"
 
@@ -57,22 +83,6 @@ def of_sharegpt(value: Json) -> Chat:
     add_messages(
         chat, list_of(value, "conversations" if "conversations" in value else "conversation")
     )
-    return chat
-
-
-def of_pair(value: Json) -> Chat:
-    """{"prompt", "completion"}, or other names of the two; each a text, or messages."""
-    chat = chat_with(value)
-    asked, answer = first_of(value, _PROMPTS), first_of(value, _ANSWERS)
-    for name, role in ((asked, "user"), (answer, "assistant")):
-        said = value[name]
-        if isinstance(said, list) and all(map(is_message, said)):
-            add_messages(chat, said)
-            continue
-        more = value.get("input") or value.get("context") if name == "instruction" else None
-        if isinstance(more, str) and isinstance(said, str):
-            said = f"{said}\n\n{more}"
-        add_message(chat, {"role": role, "content": said})
     return chat
 
 
@@ -205,27 +215,42 @@ class Gathered(NamedTuple):
     goes_on : whether a value belongs to those before it, which are given too.
     keeps : whether a value that goes on is kept, or means nothing.
     joined : the value that they are together, known to a line of ``FORMS``.
+    chats : instead of it, the conversations that lines are, or the reasons why they are none,
+        each with its place.
+    has_records : lines that hold no message, but a type, may stand before the first.
     """
 
     name: str
     begins: Callable[[Json], bool]
     goes_on: Callable[[Json, Sequence[Json]], bool]
-    keeps: Callable[[Json], bool]
-    joined: Callable[[Sequence[Json]], Any]
+    keeps: Callable[[Json], bool] = lambda value: True
+    joined: Callable[[Sequence[Json]], Any] = lambda values: None
+    chats: Callable[[Sequence[Line]], Iterator[tuple[str, Chat | str]]] | None = None
+    has_records: bool = False
 
 
 # The first that knows a value reads it: a new form is a line here, and its reader a function of a
 # module that fits it.
 FORMS: tuple[Form, ...] = (
     Form("ChatGPT", lambda value: isinstance(value.get("mapping"), Mapping), of_chatgpt),
+    Form("Open WebUI", is_open_webui, of_open_webui),
+    Form("LM Studio", is_lm_studio, of_lm_studio),
+    Form("LibreChat", is_libre_chat, of_libre_chat),
+    Form("Continue", is_continue, of_continue),
     Form("web page", lambda value: "conv" in value and "messages" in value, of_web_page),
+    Form(
+        "OpenAssistant's tree",
+        lambda value: "message_tree_id" in value and "prompt" in value,
+        chat_of_reply_tree,
+    ),
+    Form("preference", is_preference, of_preference),
     Form(
         "messages",
         lambda value: "messages" in value or "messages" in inner(value, "request"),
         of_messages,
     ),
     Form(
-        "Open WebUI",
+        "messages in a chat",
         lambda value: "messages" in inner(value, "chat"),
         lambda value: of_messages(value["chat"]),
     ),
@@ -235,13 +260,39 @@ FORMS: tuple[Form, ...] = (
         of_sharegpt,
     ),
     Form("Claude", lambda value: "chat_messages" in value, of_claude),
-    Form(
-        "pair", lambda value: bool(first_of(value, _PROMPTS) and first_of(value, _ANSWERS)), of_pair
-    ),
+    Form("pair", is_pair, of_pair),
+    Form("UltraChat", is_talk, of_talk),
+    Form("half of MT-bench", is_half, of_half),
 )
 
 # A form whose messages are values of their own: a line here makes one value of them first.
 GATHERED: tuple[Gathered, ...] = (
+    Gathered(
+        "agent's session",
+        begins=lambda value: is_agent_line(value) or _is_heading(value),
+        goes_on=lambda value, _: is_agent_line(value) or _is_record(value),
+        chats=chats_of_agent,
+        has_records=True,
+    ),
+    Gathered(
+        "agent's session of items",
+        begins=is_item_line,
+        goes_on=lambda value, _: "payload" in value and _is_record(value),
+        chats=chats_of_items,
+        has_records=True,
+    ),
+    Gathered(
+        "SillyTavern",
+        begins=lambda value: is_tavern_heading(value) or is_tavern_line(value),
+        goes_on=lambda value, _: is_tavern_line(value) and not is_tavern_heading(value),
+        chats=chats_of_tavern,
+    ),
+    Gathered(
+        "OpenAssistant's messages",
+        begins=is_reply,
+        goes_on=lambda value, _: is_reply(value),
+        chats=chats_of_replies,
+    ),
     Gathered(
         "web page's session",
         begins=lambda value: value.get("type") == "session" and "messages" not in value,
@@ -250,6 +301,21 @@ GATHERED: tuple[Gathered, ...] = (
         joined=lambda values: {"conv": values[0], "messages": [v["message"] for v in values[1:]]},
     ),
 )
+
+
+def _is_heading(value: Json) -> bool:
+    """Whether a value is the first line of an agent's session."""
+    return value.get("type") == "session" and "cwd" in value
+
+
+def _is_record(value: Json) -> bool:
+    """Whether a value may be a line of a session that goes on, and holds no message."""
+    return is_record(value) and value["type"] != "session" and not is_known(value)
+
+
+def is_known(value: Json) -> bool:
+    """Whether a value is of a known form by itself."""
+    return any(form.knows(value) for form in FORMS)
 
 
 def chat_of(value: object) -> Chat:

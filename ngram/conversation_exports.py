@@ -1,0 +1,296 @@
+"""Chats as programs keep or export them: Open WebUI, LM Studio, LibreChat, Continue.
+
+Where a program keeps what was tried and taken back, the branch that was current last is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..engine.chat_blocks import kind_of
+from ..engine.chat_messages import Chat, Json, NotAChat, add_message, has_text
+from .conversation_details import without_details
+from .conversation_values import branch_of, inner
+
+# What LM Studio notes between the steps of an answer: no model has said or seen it.
+_NOTES = ("debugInfoBlock", "toolStatus", "status")
+_THINKING = re.compile(r"\s*:::thinking\n(.*?)\n?:::\s*", re.DOTALL)
+
+
+# ---- Open WebUI
+
+
+def is_open_webui(value: Json) -> bool:
+    """Whether a value is a chat of Open WebUI, or holds one."""
+    chat = value.get("chat", value)
+    if not isinstance(chat, Mapping):
+        return False
+    if isinstance(inner(chat, "history").get("messages"), Mapping):
+        return True
+    return _any_has(chat, {"role", "parentId", "childrenIds"})
+
+
+def of_open_webui(value: Json) -> Chat:
+    """{"chat": {"history": {"messages": {id: {"parentId", ...}}, "currentId"}}}, or its list.
+
+    Raises
+    ------
+    NotAChat : it is damaged
+    """
+    told = value.get("chat", value)
+    chat = Chat()
+    path = _branch(chat, *_nodes_of(told), "timestamp", "parentId")
+    system = inner(told, "params").get("system") or told.get("system")
+    if isinstance(system, str) and system and (not path or path[0].get("role") != "system"):
+        chat.messages.append({"role": "system", "content": system})
+    for node in path:
+        content = node.get("content")
+        _count_files(chat, node)
+        if node.get("role") == "assistant" and isinstance(content, str):
+            content = without_details(content, chat.dropped)
+        add_message(chat, {**_named(node, "role", "reasoning_content"), "content": content})
+    return chat
+
+
+def _nodes_of(told: Json) -> tuple[dict[str, Json], object]:
+    """The messages of a chat of Open WebUI by their ids, and the id of the current one."""
+    history = inner(told, "history")
+    kept = history.get("messages")
+    nodes = {name: node for name, node in kept.items() if isinstance(node, Mapping)} if (
+        isinstance(kept, Mapping)
+    ) else {}  # fmt: skip
+    if nodes:
+        return nodes, history.get("currentId")
+    listed = told.get("messages")
+    nodes = {
+        str(node["id"]): node
+        for node in (listed if isinstance(listed, list) else [])
+        if has_text(node, "id")
+    }
+    if not isinstance(listed, list) or len(nodes) < len(listed):
+        raise NotAChat("a message without an id")
+    return nodes, next(reversed(nodes), None)
+
+
+# ---- LM Studio
+
+
+def is_lm_studio(value: Json) -> bool:
+    """Whether a value is a conversation of LM Studio."""
+    return _any_has(value, {"versions", "currentlySelected"})
+
+
+def of_lm_studio(value: Json) -> Chat:
+    """{"systemPrompt", "messages": [{"versions": [...], "currentlySelected"}]}.
+
+    Raises
+    ------
+    NotAChat : it is damaged
+    """
+    chat = Chat()
+    if has_text(value, "systemPrompt"):
+        chat.messages.append({"role": "system", "content": value["systemPrompt"]})
+    for one in value["messages"]:
+        versions = one.get("versions") if isinstance(one, Mapping) else None
+        number = one.get("currentlySelected") if isinstance(one, Mapping) else None
+        if not isinstance(versions, list) or type(number) is not int:
+            raise NotAChat("a message without versions")
+        if not 0 <= number < len(versions) or not isinstance(versions[number], Mapping):
+            raise NotAChat("a message whose chosen version is not there")
+        if len(versions) > 1:
+            chat.dropped.add("version that was not chosen", n=len(versions) - 1)
+        chosen = versions[number]
+        content = chosen.get("content")
+        if isinstance(chosen.get("steps"), list):
+            content = list(_blocks_of_steps(chat, chosen["steps"]))
+        elif isinstance(inner(chosen, "preprocessed").get("content"), list):
+            content = chosen["preprocessed"]["content"]  # with what files said
+        add_message(chat, {"role": chosen.get("role"), "content": content})
+    return chat
+
+
+def _blocks_of_steps(chat: Chat, steps: list[Any]) -> Iterator[Any]:
+    """Yield the blocks of an answer that was made in steps."""
+    for step in steps:
+        kind = kind_of(step)
+        if kind in _NOTES:
+            continue
+        parts = step.get("content") if kind == "contentBlock" else None
+        if not isinstance(parts, list):
+            chat.dropped.add("step", kind, of_answer=True)
+            continue
+        is_thought = kind_of(step.get("style")) == "thinking"
+        for part in parts:
+            if is_thought and has_text(part, "text"):
+                yield {"type": "thinking", "thinking": part["text"]}
+            else:
+                yield _block_of_part(part)
+
+
+def _block_of_part(part: Any) -> Any:
+    """A part of a step; calls of tools and their results in names that are known."""
+    kind = kind_of(part)
+    if kind not in ("toolCallRequest", "toolCallResult"):
+        return part
+    name = part.get("toolCallRequestId", part.get("callId"))
+    call = name if isinstance(name, str | None) else str(name)
+    if kind == "toolCallRequest":
+        return {"type": "tool_use", "id": call, "name": part.get("name"),
+                "input": part.get("parameters")}  # fmt: skip
+    return {"type": "tool_result", "tool_use_id": call, "content": part.get("content")}
+
+
+# ---- LibreChat
+
+
+def is_libre_chat(value: Json) -> bool:
+    """Whether a value is a conversation of LibreChat."""
+    return _any_has(value, {"messageId", "isCreatedByUser"})
+
+
+def of_libre_chat(value: Json) -> Chat:
+    """{"messages": [{"messageId", "parentMessageId", "isCreatedByUser", "text", "children"}]}.
+
+    Raises
+    ------
+    NotAChat : it is damaged
+    """
+    chat = Chat()
+    if has_text(value.get("options"), "promptPrefix"):
+        chat.messages.append({"role": "system", "content": value["options"]["promptPrefix"]})
+    nodes = {node["messageId"]: node for node in _flat(value["messages"])}
+    for node in _branch(chat, nodes, None, "createdAt", "parentMessageId"):
+        is_user = bool(node.get("isCreatedByUser"))
+        _count_files(chat, node)
+        if node.get("error"):
+            chat.dropped.add("message of an error", of_answer=not is_user)
+            continue
+        content = node.get("text")
+        if not is_user:
+            content = _libre_blocks(node)
+        add_message(chat, {"role": "user" if is_user else "assistant", "content": content})
+    return chat
+
+
+def _flat(messages: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of trees, each before those that answer it."""
+    waiting = [(one, None) for one in reversed(messages)]
+    while waiting:
+        node, before = waiting.pop()
+        if not has_text(node, "messageId"):
+            raise NotAChat("a message without an id")
+        yield {"parentMessageId": before, **node}
+        children = node.get("children")
+        if isinstance(children, list):
+            waiting += [(one, node["messageId"]) for one in reversed(children)]
+
+
+def _libre_blocks(node: Json) -> Any:
+    """The content of an answer: its parts, or in earlier versions its text with the thoughts."""
+    parts = node.get("content")
+    if not isinstance(parts, list) or not parts:
+        text = node.get("text")
+        found = _THINKING.match(text) if isinstance(text, str) else None
+        if found is None or not isinstance(text, str):
+            return text
+        thought = {"type": "thinking", "thinking": found[1]}
+        return [thought, {"type": "text", "text": text[found.end() :]}]
+    made: list[Any] = []
+    results: list[Any] = []
+    for part in parts:
+        call = part.get("tool_call") if isinstance(part, Mapping) else None
+        if isinstance(call, Mapping):
+            made.append({"type": "tool_use", "id": call.get("id"), "name": call.get("name"),
+                         "input": call.get("args")})  # fmt: skip
+            if call.get("output") is not None:
+                results.append({"type": "tool_result", "tool_use_id": call.get("id"),
+                                "content": call["output"]})  # fmt: skip
+            continue
+        made += results
+        results = []
+        text = part.get("text") if isinstance(part, Mapping) else None
+        if kind_of(part) == "think":
+            made.append({"type": "thinking", "thinking": part.get("think")})
+        elif isinstance(text, Mapping):
+            made.append({"type": "text", "text": text.get("value")})
+        else:
+            made.append(part)
+    return made + results
+
+
+# ---- Continue
+
+
+def is_continue(value: Json) -> bool:
+    """Whether a value is a session of Continue."""
+    listed = value.get("history")
+    return (
+        isinstance(listed, list)
+        and bool(listed)
+        and all(isinstance(one, Mapping) and "message" in one for one in listed)
+    )
+
+
+def of_continue(value: Json) -> Chat:
+    """{"history": [{"message": {"role", "content"}, "contextItems": [...]}]}.
+
+    Raises
+    ------
+    NotAChat : it is damaged
+    """
+    chat = Chat()
+    thought = ""
+    for one in value["history"]:
+        message = one["message"]
+        if not isinstance(message, Mapping):
+            raise NotAChat("a message that is no object")
+        items = one.get("contextItems")
+        if isinstance(items, list) and items:
+            chat.dropped.add("field", "contextItems", n=len(items))
+        if message.get("role") == "thinking":
+            thought = message["content"] if has_text(message, "content") else ""
+            continue
+        if has_text(one.get("reasoning"), "text"):
+            thought = thought or one["reasoning"]["text"]
+        made = {**_named(message, "role", "content", "tool_calls", "name"),
+                **({"tool_calls": message["toolCalls"]} if "toolCalls" in message else {}),
+                "tool_call_id": message.get("toolCallId")}  # fmt: skip
+        if message.get("role") == "assistant" and thought:
+            made["reasoning_content"] = thought
+        thought = ""
+        add_message(chat, made)
+    return chat
+
+
+# ---- all of them
+
+
+def _branch(
+    chat: Chat, nodes: Mapping[str, Json], current: object, time: str, parent: str
+) -> list[Json]:
+    """The branch that was current last; messages of others are counted."""
+    path = branch_of(nodes, current, time, parent=parent)
+    if len(nodes) > len(path):
+        chat.dropped.add("message of another branch", n=len(nodes) - len(path))
+    return path
+
+
+def _count_files(chat: Chat, node: Json) -> None:
+    """Count what was attached to a message."""
+    files = node.get("files")
+    for one in files if isinstance(files, list) else []:
+        chat.dropped.add("file", kind_of(one) or None)
+
+
+def _any_has(value: Json, names: set[str]) -> bool:
+    """Whether any of the messages has all of these fields."""
+    listed = value.get("messages")
+    return isinstance(listed, list) and any(
+        isinstance(one, Mapping) and names <= one.keys() for one in listed
+    )
+
+
+def _named(value: Json, *names: str) -> dict[str, Any]:
+    return {name: value[name] for name in names if name in value}
