@@ -324,7 +324,7 @@ def test_the_examples_of_the_docs(chatml: Toy, tmp_path: Path) -> None:
     """A form that the docs show and that is not read."""
     text = (Path(__file__).parent.parent / "docs" / "conversations.md").read_text()
     examples = text.split("```json\n")[1:]
-    assert len(examples) == 6
+    assert len(examples) == 7
     for number, example in enumerate(examples):
         path = tmp_path / f"{number}.json"
         path.write_text(example.partition("```")[0])
