@@ -33,7 +33,8 @@ class DrafterRequest:
 
     Attributes
     ----------
-    n_ctx : tokens a chunk of plain text; 0: the model's own
+    n_ctx : tokens a chunk of plain text, or of a slot that answers conversations; see
+        ``replay_inputs.ReadRequest``
     chat : the files hold conversations, whatever their names
     curve : of --cost; None: nothing is predicted
     n_threads : None: as many as there are for reading, and rows one after another

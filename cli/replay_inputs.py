@@ -27,7 +27,7 @@ PLACES_SHOWN = 5
 # Keys of conversations, and of plain texts: a record has both, so that rows of CSV fit together.
 CHAT_KEYS = (
     *("n_read", "n_bad", "n_media", "n_empty_turns", "n_turns_not_found", "n_turns_left_out"),
-    *("n_rewritten_turns", "n_cut"),
+    *("n_rewritten_turns", "n_cut", "n_turns_refused", "n_turns_stopped"),
 )
 TEXT_KEYS = ("n_documents", "n_bytes", "n_null", "n_left_out", "n_skipped", "skipped")
 
@@ -38,7 +38,8 @@ class ReadRequest:
 
     Attributes
     ----------
-    n_ctx : tokens a chunk of plain text; 0: as many as the model was trained on
+    n_ctx : tokens a chunk of plain text, 0: as many as the model was trained on; of a slot that
+        answers conversations, 0: as many as they need
     chat : the files hold conversations, whatever their names
     is_text : the files hold plain text, whatever their names
     strict : what is wrong with a file in a folder ends the run
@@ -160,6 +161,7 @@ def _read_chats(
         )
     stats = files.stats
     _warn_of_bad(stats, out)
+    texts, left = _within_context(texts, request.n_ctx, metadata, out)
     keys = {
         **dict.fromkeys(TEXT_KEYS),
         "n_invalid_utf8": stats.n_invalid_utf8,
@@ -171,10 +173,52 @@ def _read_chats(
         "n_turns_left_out": turns.n_left_out,
         "n_rewritten_turns": turns.n_rewritten,
         "n_cut": turns.n_cut,
+        **left,
     }
     bad = [{"place": bad.place, "reason": bad.reason} for bad in stats.bad]
     tables = [_chat_table(texts, keys)]
     return ReplayInputs(texts, keys, describe_corpus(files), bad, tables)
+
+
+def _within_context(
+    texts: ReplayTexts, n_ctx: int, metadata: GgufMetadata, out: Output
+) -> tuple[ReplayTexts, dict[str, int]]:
+    """Keep what a slot of -c tokens has room for; without -c all, and warn of what has none.
+
+    Returns the texts, and the record's keys of what they lack.
+
+    Raises
+    ------
+    UsageError : nothing fits
+    """
+    from ..ngram.context_limit import beyond, within
+
+    trained = _trained_ctx(metadata)
+    if n_ctx and trained and n_ctx > trained:
+        out.warn(f"-c {n_ctx} is more than the {trained} tokens that the model was trained on")
+    room = rounded_up(n_ctx, out) if n_ctx else trained
+    found = beyond(texts, room) if room else None
+    if not found:
+        return texts, {"n_turns_refused": 0, "n_turns_stopped": 0}
+    if not n_ctx:
+        out.warn(
+            f"the model was trained on {room} tokens, and a server with that context refuses "
+            f"{found.n_refused} of {texts.n_turns} answers, for their prompts fill it, and stops "
+            f"{found.n_stopped} early; all are replayed, with -c {room} what the server does"
+        )
+        return texts, {"n_turns_refused": 0, "n_turns_stopped": 0}
+    if found.n_refused == texts.n_turns:
+        raise UsageError(
+            f"-c {room}: no answer has a prompt of fewer tokens than that",
+            remedy=f"give -c {found.longest} for all of them, or leave it out",
+        )
+    out.warn(
+        f"-c {room} has no room for the prompts of {found.n_refused} of {texts.n_turns} answers, "
+        f"which a server refuses, and ends {found.n_stopped} early; -c {found.longest} has room "
+        "for all"
+    )
+    keys = {"n_turns_refused": found.n_refused, "n_turns_stopped": found.n_stopped}
+    return within(texts, room), keys
 
 
 def _warn_of_bad(stats: ReadStats, out: Output) -> None:
@@ -199,6 +243,8 @@ def _chat_table(texts: ReplayTexts, keys: Mapping[str, Any]) -> Table:
         ("empty answers", number(keys["n_empty_turns"])),
         ("answers that the template changes", number(keys["n_turns_not_found"])),
         ("answers behind too many changes", number(keys["n_turns_left_out"])),
+        ("answers refused, their prompt fills -c", number(keys["n_turns_refused"])),
+        ("answers stopped where -c is full", number(keys["n_turns_stopped"])),
         ("images and the like", number(keys["n_media"])),
     ]
     shown = [row for row in rows if row[1] != "0"]
@@ -249,22 +295,30 @@ def chunk_tokens(wanted: int, metadata: GgufMetadata, out: Output) -> int:
     ------
     UsageError : the model does not say what it was trained on
     """
+    n_ctx = wanted or _trained_ctx(metadata)
+    if n_ctx < 1:
+        raise UsageError(
+            f"{metadata.path} does not say what context it was trained on",
+            remedy="give -c N",
+        )
+    return rounded_up(n_ctx, out)
+
+
+def rounded_up(n_ctx: int, out: Output) -> int:
+    """Return a context as long as llama.cpp makes it, and say so."""
     from ..ngram.replay import round_up_ctx
 
-    n_ctx = wanted
-    if n_ctx == 0:
-        values = metadata.values
-        trained = values.get(f"{values.get('general.architecture')}.context_length")
-        n_ctx = trained if isinstance(trained, int) else 0
-        if n_ctx < 1:
-            raise UsageError(
-                f"{metadata.path} does not say what context it was trained on",
-                remedy="give -c N",
-            )
     rounded = round_up_ctx(n_ctx)
     if rounded != n_ctx:
         out.note(f"-c {n_ctx} is rounded up to {rounded}, a multiple of 256, as llama.cpp does")
     return rounded
+
+
+def _trained_ctx(metadata: GgufMetadata) -> int:
+    """Return the tokens that the model was trained on; 0: its file does not say."""
+    values = metadata.values
+    trained = values.get(f"{values.get('general.architecture')}.context_length")
+    return trained if isinstance(trained, int) else 0
 
 
 def _documents(corpus: Corpus, tokenizer: Tokenizer, n_threads: int) -> Iterator[np.ndarray]:

@@ -367,6 +367,39 @@ def test_conversations(cli: Cli, smollm2: Path, chat: Path) -> None:
     assert "left out: conversations   3" in " ".join(cli(*args, "-f", chat).stdout.split(" "))
 
 
+def test_conversations_that_are_longer_than_the_context(
+    cli: Cli, smollm2: Path, tmp_path: Path
+) -> None:
+    """-c that is read and does nothing; a context that ends answers without a word."""
+    turns = [
+        {"role": role, "content": f"{i} {'one two three ' * 40}"}
+        for i in range(4)
+        for role in ("user", "assistant")
+    ]
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps({"messages": turns}))
+    args = ("lookup-stats", "-m", "smollm2", *drafters("suffix"), "-f", path, "--json")
+
+    def counts(*more: str) -> tuple[int, ...]:
+        done = cli(*args, *more)
+        assert ("-c" in done.stderr) == bool(more), done.stderr
+        (row,) = done.record["rows"]
+        assert row["n_input"] <= 1200
+        return row["n_turns"], row["n_turns_refused"], row["n_turns_stopped"]
+
+    assert counts() == (4, 0, 0)
+    assert counts("-c", "512") == (2, 2, 1)
+    assert (
+        "2 of 4 answers, which a server refuses, and ends 1 early" in cli(*args, "-c", "512").stderr
+    )
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "one " * 400}, turns[1]]}))
+    refused(cli(*args, "-c", "256"), ExitStatus.USAGE, "no answer has a prompt of fewer tokens")
+    path.write_text(
+        json.dumps({"messages": [{"role": "user", "content": "one " * 9000}, turns[1]]})
+    )
+    assert "was trained on 8192 tokens, and a server" in cli(*args).stderr
+
+
 def test_which_files_hold_conversations(cli: Cli, smollm2: Path, chat: Path) -> None:
     """A log replayed as the JSON that it is written in; a text taken for a log."""
     other = chat.with_name("log.txt")
