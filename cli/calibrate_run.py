@@ -112,7 +112,9 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
         path = _path(request, target)
         template = None if request.raw else find_template(target)
         asked = questions(
-            read_haystack(request.haystack, target.tokenizer, request.context, out),
+            read_haystack(
+                request.haystack, target.tokenizer, request.context, target.sampling.seed, out
+            ),
             counter(target.tokenizer, template),
             n_documents=request.n_documents,
             context=request.context,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from ..engine.errors import UsageError
+from ..engine.errors import InputEmpty, UsageError
 from .options import CTX_MOST, GRID_MOST, numbers, too_many
-from .prompt import PromptRequest, read_prompt
 
 if TYPE_CHECKING:
     from ..engine.chat import ChatTemplate
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from .session import Target
 
 KINDS = "keyed,reworded,paraphrase,distractors,semantic"
+# A haystack of more than these is read in part: some millions of tokens.
+HAYSTACK_BYTES = 1 << 24
 CONTEXTS, DEPTHS = "2048", "0,25,50,75,100"
 
 
@@ -157,8 +158,9 @@ def make_tasks(
 
     tokenizer = target.tokenizer
     template = None if raw else find_template(target)
-    haystack = read_haystack(request.haystack, tokenizer, max(request.contexts), out)
-    probes = Probes(haystack, counter(tokenizer, template), target.sampling.seed)
+    seed = target.sampling.seed
+    haystack = read_haystack(request.haystack, tokenizer, max(request.contexts), seed, out)
+    probes = Probes(haystack, counter(tokenizer, template), seed)
     tasks = []
     for kind in request.kinds:
         for context in request.contexts:
@@ -177,8 +179,12 @@ def make_tasks(
     return tasks
 
 
-def read_haystack(name: str | None, tokenizer: Tokenizer, n_tokens: int, out: Output) -> Haystack:
+def read_haystack(
+    name: str | None, tokenizer: Tokenizer, n_tokens: int, seed: int, out: Output
+) -> Haystack:
     """Read a haystack, and warn where it has fewer than ``n_tokens``; None: the bundled one.
+
+    Of a longer text than HAYSTACK_BYTES a part is drawn by ``seed``.
 
     Raises
     ------
@@ -186,12 +192,8 @@ def read_haystack(name: str | None, tokenizer: Tokenizer, n_tokens: int, out: Ou
     InputTooShort : there are no sentences in it
     """
     from ..prefill.niah import Haystack, bundled_text
-    from .prefill_prompt import MOST_BYTES
 
-    if name is None:
-        text = bundled_text()
-    else:
-        text = read_prompt(PromptRequest(None, name, False, None, False), MOST_BYTES, out)
+    text = bundled_text() if name is None else _read_part(name, seed, out)
     haystack = Haystack(text, tokenizer)
     if haystack.n_tokens < n_tokens:
         out.warn(
@@ -199,6 +201,40 @@ def read_haystack(name: str | None, tokenizer: Tokenizer, n_tokens: int, out: Ou
             "which makes needles easier to find"
         )
     return haystack
+
+
+def _read_part(name: str, seed: int, out: Output) -> str:
+    """Read a text, or a part of it."""
+    from ..ngram.corpus import open_corpus
+    from ..prefill.niah_part import draw_part
+    from .inputs import show_read, warn_of_repairs
+    from .output import size
+
+    corpus = open_corpus([name])
+
+    def blocks() -> Iterator[bytes]:
+        for number, document in enumerate(corpus.documents()):
+            if document.blocks is None:
+                raise UsageError(
+                    f"--haystack {name} holds token ids", remedy="name a file that holds text"
+                )
+            if number:
+                yield b"\n"
+            for block in document.blocks:
+                yield block
+                show_read(bar, corpus)
+
+    with out.progress("reading the haystack", unit="bytes", after_s=1.0) as bar:
+        part = draw_part(blocks(), HAYSTACK_BYTES, seed)
+    warn_of_repairs(corpus, out)
+    if not part.data.strip():
+        raise InputEmpty(f"--haystack {name} holds no text", remedy="name a file that holds text")
+    if not part.is_whole:
+        out.note(
+            f"the haystack holds {size(part.n_text)}: {size(len(part.data))} from byte "
+            f"{part.start} on are used, drawn by the seed {seed}"
+        )
+    return part.data.decode()
 
 
 def counter(tokenizer: Tokenizer, template: ChatTemplate | None) -> Callable[[str, str, str], int]:

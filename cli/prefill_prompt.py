@@ -142,7 +142,7 @@ def read_ask(request: AskRequest, target: Target, out: Output) -> Ask:
     return Ask(
         tokenizer,
         template,
-        read_prompt(asked, MOST_BYTES, out),
+        read_prompt(asked, MOST_BYTES, "what is scored at once", out),
         plain_text(request.question or "", request.escape),
         None if request.system is None else plain_text(request.system, request.escape),
     )

@@ -53,12 +53,13 @@ class PromptRequest:
         return cls(prompt, file, chat or system is not None, system, escape)
 
 
-def read_prompt(request: PromptRequest, most_bytes: int, out: Output) -> str:
+def read_prompt(request: PromptRequest, most_bytes: int, room: str, out: Output) -> str:
     """Return the text of the prompt, before any template.
 
     Parameters
     ----------
-    most_bytes : so long that it cannot fit into the context; nothing more is read then.
+    most_bytes : so long that it cannot fit; nothing more is read then.
+    room : what it cannot fit into.
 
     Raises
     ------
@@ -88,7 +89,7 @@ def read_prompt(request: PromptRequest, most_bytes: int, out: Output) -> str:
             if len(data) > most_bytes:
                 raise UsageError(
                     f"-f {file} holds more than {most_bytes} bytes, longer than any prompt that "
-                    "fits into the context",
+                    f"fits into {room}",
                     remedy="give a shorter prompt or a larger -c",
                 )
     warn_of_repairs(corpus, out)

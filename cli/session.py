@@ -189,7 +189,7 @@ def _prompt_ids(request: PromptRequest, target: Target, stages: Stages, out: Out
 
     tokenizer = target.tokenizer
     most_bytes = target.n_ctx * max(map(len, tokenizer.vocabulary.tokens))
-    text = read_prompt(request, most_bytes, out)
+    text = read_prompt(request, most_bytes, f"the context of {target.n_ctx} tokens", out)
     with stages.stage("tokenize"):
         if not request.chat:
             return tokenizer.encode(text)

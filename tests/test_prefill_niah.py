@@ -515,6 +515,29 @@ def test_tables_and_notes(run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "map.png").stat().st_size > 1000
 
 
+def test_a_haystack_of_any_size(
+    run: Run, toys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long text refused, or held as a whole; another part of it each time; a folder's first file
+    alone."""
+    text = (toys / "hay.txt").read_text()
+    folder = tmp_path / "hay"
+    folder.mkdir()
+    for name in "abc":
+        (folder / f"{name}.txt").write_text(f"{name}{name}. " + text)
+    monkeypatch.setattr(niah_run, "HAYSTACK_BYTES", len(text) // 2)
+    args = ("--haystack", folder, "--json", "--no-full")
+    one, other = run(*args, "-s", "3"), run(*args, "-s", "3")
+    assert "are used, drawn by the seed 3" in one.stderr
+    assert one.record["prompts"] == other.record["prompts"]
+    starts = {
+        run(*args, "-s", str(seed)).stderr.split("from byte ")[1].split()[0] for seed in range(6)
+    }
+    assert len(starts) > 2
+    monkeypatch.setattr(niah_run, "HAYSTACK_BYTES", 10 * len(text))
+    assert "are used" not in run(*args).stderr
+
+
 def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C that loses hours of work."""
     ask = niah_run._ask
