@@ -64,6 +64,8 @@ def stats(request: DrafterRequest, out: Output) -> None:
             metadata = read_metadata(model)
             tokenizer = load_tokenizer(model, metadata)
         replaying = _replaying(request, metadata, tokenizer, curve, stages)
+        named = [path for path in (request.static, request.dynamic) if path is not None]
+        caches = describe_files(named)
         wanted = ReadRequest(
             files=request.files,
             n_ctx=request.n_ctx,
@@ -76,8 +78,7 @@ def stats(request: DrafterRequest, out: Output) -> None:
         )
         read = read_texts(wanted, metadata, tokenizer, stages, out)
         rows = replaying.rows(read.texts, specs, out)
-    named = [path for path in (request.static, request.dynamic) if path is not None]
-    inputs = read.inputs + describe_files(named)
+    inputs = read.inputs + caches
     tail = closing_keys(_chosen(request, n_threads), inputs, watch.seconds)
     advice = None
     if curve is not None:

@@ -159,8 +159,18 @@ def open_cache_for(
 
 
 def describe_files(paths: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the record's entry for each cache file that a command read."""
-    return [{"path": path, "bytes": Path(path).stat().st_size} for path in paths]
+    """Return the record's entry for each file that a command read; null bytes for what is gone.
+
+    To be asked when the files have been opened: a result must not be lost with one of them.
+    """
+    return [{"path": path, "bytes": _size_of(path)} for path in paths]
+
+
+def _size_of(path: str) -> int | None:
+    try:
+        return Path(path).stat().st_size
+    except (OSError, ValueError):
+        return None
 
 
 def describe_corpus(corpus: Corpus | ClusterCorpus | ChatFiles) -> list[dict[str, Any]]:

@@ -210,6 +210,7 @@ def stats(request: Request, out: Output) -> None:
         closing_keys,
         corpus_keys,
         describe_corpus,
+        describe_files,
         refuse_text_and_field,
         warn_of_repairs,
     )
@@ -237,6 +238,8 @@ def stats(request: Request, out: Output) -> None:
             tokenizer = load_tokenizer(model, metadata)
         n_ctxs = [chunk_tokens(wanted, metadata, out) for wanted in request.n_ctxs]
         caches = Caches(request.statics, request.dynamic, tokenizer, stages, verify=request.verify)
+        named = [path for path in (*request.statics, request.dynamic) if path is not None]
+        opened = {one["path"]: one for one in describe_files(named)}
         tokens = _tokens(corpus, tokenizer, n_threads, stages, out)
         cells = sweep(tokens, caches, n_ctxs, request.draft_maxes, request.repeat, out)
     warn_of_repairs(corpus, out)
@@ -254,7 +257,7 @@ def stats(request: Request, out: Output) -> None:
         "threads": n_threads,
     }
     tail = closing_keys(chosen, describe_corpus(corpus), watch.seconds)
-    records = records_of(cells, stages, corpus_keys(corpus), tail)
+    records = records_of(cells, stages, corpus_keys(corpus), tail, opened)
     if len(records) == 1:
         out.result(records[0], tables_of(records[0]))
     else:

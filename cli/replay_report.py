@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from ..ngram.replay import SOURCES, draft_us_per_token
-from .inputs import Stages, describe_files
+from .inputs import Stages
 from .output import Table, bar, number, size
 from .plot import Figure, Panel, Point, Series
 from .run_report import drafts_table
@@ -30,11 +30,16 @@ EXPENDABLE = (
 
 
 def records_of(
-    cells: Sequence[Cell], stages: Stages, corpus_keys: dict[str, Any], tail: dict[str, Any]
+    cells: Sequence[Cell],
+    stages: Stages,
+    corpus_keys: dict[str, Any],
+    tail: dict[str, Any],
+    opened: Mapping[str, dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return a flat record for each cell of a sweep, each with the keys of a call of its own.
 
     ``tail`` are the closing keys of the whole call; a record's options and inputs are its cell's.
+    ``opened`` has the entry of each cache by its path.
     """
     records = []
     for cell in cells:
@@ -43,7 +48,7 @@ def records_of(
         named = [path for path in (cell.static, tail["options"]["dynamic"]) if path is not None]
         own = {
             "options": tail["options"] | options,
-            "inputs": tail["inputs"] + describe_files(named),
+            "inputs": tail["inputs"] + [opened[path] for path in named],
         }
         records.append(
             {"command": "lookup-stats"} | _figures(cell, stages) | corpus_keys | tail | own

@@ -121,6 +121,32 @@ def _open_nameless(folder: str, _: int) -> int:
     return os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o666)
 
 
+def _keep_access(file: IO[bytes], path: Path) -> None:
+    """Give a new file, still empty, the mode and the owner of the one that it replaces, if any.
+
+    Where the owner or the group can't be given, nobody may do more with it than before: what was
+    the group's goes no further than what is everybody's.
+    """
+    if sys.platform == "win32":
+        return
+    try:
+        old = path.stat()
+    except OSError:  # there is none: the mask of the process decides
+        return
+    number, new = file.fileno(), os.fstat(file.fileno())
+    mode = stat.S_IMODE(old.st_mode)
+    os.fchmod(number, mode & 0o700)
+    if new.st_uid != old.st_uid:
+        with contextlib.suppress(OSError):
+            os.fchown(number, old.st_uid, -1)
+    if new.st_gid != old.st_gid:
+        try:
+            os.fchown(number, -1, old.st_gid)
+        except OSError:
+            mode &= ~0o070 | (mode & 0o007) << 3
+    os.fchmod(number, mode & 0o777)
+
+
 def _link_to(file: IO[bytes]) -> str:
     return f"/proc/self/fd/{file.fileno()}"
 
@@ -156,6 +182,8 @@ def _refusal(path: Path, error: OSError) -> Exception:
 def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> int:
     """Write ``parts`` to ``path`` and return the number of bytes; an old file stays until the end.
 
+    The new file has the mode and, as far as this user may give it, the owner of the old one.
+
     Raises
     ------
     OutputNoFolder, OutputNotWritable, DiskFull : nothing is left behind
@@ -167,6 +195,7 @@ def write_atomically(path: Path, parts: Iterable[bytes | memoryview]) -> int:
     n_bytes = 0
     try:
         with _open_new(name) as file:
+            _keep_access(file, path)
             for part in parts:
                 file.write(part)
                 n_bytes += len(part)

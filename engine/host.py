@@ -18,6 +18,9 @@ import psutil
 
 from .errors import UsageError
 
+# Less than this is not asked for: the answer takes longer than it is worth.
+_NEVER_SHORT_BYTES = 64 << 20
+
 
 @dataclass(frozen=True)
 class Host:
@@ -141,6 +144,29 @@ def available_memory_bytes(group: Path = Path("/sys/fs/cgroup")) -> int:
         files = int(kinds["inactive_file"]) + int(kinds["active_file"])
         available = min(available, limit - used + files)
     return max(0, available)
+
+
+def require_memory(n_bytes: int, what: str, *, remedy: str) -> None:
+    """Check, before it is taken, that so much memory is free.
+
+    An operating system that overcommits would say yes, and kill the process later.
+
+    Parameters
+    ----------
+    what : takes it, as in "the dynamic cache x.lcd"
+
+    Raises
+    ------
+    UsageError : more than this machine, or this control group, has free
+    """
+    if n_bytes < _NEVER_SHORT_BYTES:
+        return
+    available = available_memory_bytes()
+    if n_bytes > available:
+        raise UsageError(
+            f"{what} takes {n_bytes / 1e9:.1f} GB of memory, and {available / 1e9:.1f} GB are free",
+            remedy=remedy,
+        )
 
 
 _earlier_peak = 0

@@ -16,6 +16,7 @@ from ..engine.errors import (
     CacheBadToken,
     CacheOtherVocabulary,
 )
+from ..engine.host import require_memory
 from .count_kernels import check_table, merge_runs, pack_entries, row_starts, unpack_rows
 from .packed import PackedTable
 from .table import COUNT_MAX, OrderTable, refuse
@@ -164,12 +165,14 @@ def merge_caches(caches: Sequence[NgramCache]) -> NgramCache:
     ------
     CacheOtherVocabulary : two caches say that their vocabularies differ
     CacheBadToken : a cache that does not say holds an id that the others' vocabulary lacks
+    UsageError : more than this machine's memory
     """
     n_vocab, fingerprint = _common_vocabulary(caches)
     n_ids = n_vocab or max(cache.max_token() for cache in caches) + 1
     tables: dict[int, OrderTable] = {}
     for order in sorted({order for cache in caches for order in cache.orders}):
         layout = KeyLayout.for_order(order, n_ids)
+        _require_room([c.tables[order] for c in caches if order in c.tables], layout)
         runs = [run_of_table(c.tables[order], layout) for c in caches if order in c.tables]
         while len(runs) > 1:  # pairwise, so that no entry is copied more than log2(n) times
             pairs = [join_runs(a, b) for a, b in zip(runs[::2], runs[1::2], strict=False)]
@@ -177,6 +180,19 @@ def merge_caches(caches: Sequence[NgramCache]) -> NgramCache:
         tables[order] = table_of_run(runs[0], layout)
     all_llama = all(cache.format == "llama.cpp" for cache in caches)
     return NgramCache(tables, n_vocab, fingerprint, "llama.cpp" if all_llama else "native")
+
+
+def _require_room(tables: Sequence[OrderTable | PackedTable], layout: KeyLayout) -> None:
+    """Refuse a merge that memory does not suffice for: runs, their sum, and its table."""
+    unpacked = sum(table.unpacked_bytes for table in tables)
+    n_entries = sum(table.n_entries for table in tables)
+    n_ngrams = sum(table.n_ngrams for table in tables)
+    entry_bytes = 2 * (8 * layout.n_words + 4) + 4
+    require_memory(
+        unpacked + entry_bytes * n_entries + (4 * layout.width + 4) * n_ngrams,
+        f"merging {n_entries} entries of {layout.width - 1}-grams",
+        remedy="merge smaller caches",
+    )
 
 
 def check_cache(cache: NgramCache, what: str) -> None:

@@ -27,6 +27,7 @@ from ..engine.errors import (
     CacheUnsuitable,
     InputUnreadable,
 )
+from ..engine.host import require_memory
 from .cache import ORDER_MAX, Format, NgramCache, check_cache
 from .llama_format import llama_parts, read_llama
 from .packed import (
@@ -52,6 +53,8 @@ _HEADER = struct.Struct("<8sIIIIQQ32sI")
 _ENTRY = struct.Struct("<24s8sQQQ")
 _NO_FINGERPRINT = bytes(32)
 _AGAIN = "create it again with lookup-create"
+# Measured: reading llama.cpp's format takes 4 to 9 times the file, for it is sorted in memory.
+_LLAMA_EXPANSION = 9
 _TOKEN_KINDS = ("<u2", "<u4")
 # Each name a file may hold, and the dtypes it may have.
 _KINDS = {
@@ -138,6 +141,27 @@ def _map(path: Path) -> np.ndarray:
             raise CacheTruncated(f"{path}: the cache file is empty", remedy=_AGAIN)
         # Copy-on-write, and never written: Numba compiles anew for read-only arrays.
         return np.memmap(path, np.uint8, "c")
+    except OSError as error:
+        raise InputUnreadable(
+            f"{path} can't be read ({os.strerror(error.errno or 0)})",
+            remedy="check the path and its permissions",
+        ) from error
+
+
+def _read(path: Path, n_bytes: int) -> np.ndarray:
+    """The first bytes of the file in memory of our own, uint8 [at most n].
+
+    What is parsed must not change meanwhile: what is checked of a map may be another number when
+    it is used.
+    """
+    require_memory(
+        _LLAMA_EXPANSION * n_bytes,
+        f"{path}: reading llama.cpp's format of {n_bytes / 1e9:.1f} GB",
+        remedy="create it again in the native format, or with a smaller corpus",
+    )
+    try:
+        with path.open("rb") as file:
+            return np.fromfile(file, np.uint8, n_bytes)
     except OSError as error:
         raise InputUnreadable(
             f"{path} can't be read ({os.strerror(error.errno or 0)})",
@@ -289,16 +313,16 @@ def open_cache(
     path = Path(path)
     data = _map(path)
     what = str(path)
-    head = data[: len(MAGIC)].tobytes()
-    if head != MAGIC[: len(head)]:
+    head = data[:16].tobytes()
+    if head[: len(MAGIC)] != MAGIC[: len(head)]:
         # Ids stay below 2**21, so the highest byte of llama.cpp's first four is 0, or 255 where
         # unused. A text named by mistake should not be called a damaged cache.
-        if not np.isin(data[3:16:4], (0, 255)).all():
+        if any(byte not in (0, 255) for byte in head[3:16:4]):
             raise CacheNotACache(
                 f"{what}: neither a native nor a llama.cpp n-gram cache",
                 remedy="name a file that lookup-create or llama-lookup-create wrote",
             )
-        cache = read_llama(data, what)
+        cache = read_llama(_read(path, data.size), what)
     else:
         n_arrays, file_vocab, file_fingerprint = _read_header(data, what)
         arrays = _read_arrays(data, n_arrays, what)

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from ..engine.errors import CacheUnsuitable
+from ..engine.host import require_memory
 from ..engine.pages import forget_pages
 from .packed_kernels import (
     check_counts,
@@ -26,6 +27,7 @@ from .packed_kernels import (
 )
 from .table import COUNT_MAX, OrderTable, refuse
 
+REMEDY_SMALLER = "make a smaller cache, of less text or fewer n-gram sizes"
 MANY = 255
 SHIFT_MAX = 8
 # ``first`` has an item for each id, so ids are bounded; real vocabularies end near 2**18.
@@ -163,8 +165,24 @@ class PackedTable:
         if self.source:
             refuse(*self._fault, self.order, self.n_ids, self.source)
 
+    @property
+    def unpacked_bytes(self) -> int:
+        """Memory that unpacking takes, or checking every invariant, beside the file's map.
+
+        0 once that has been done.
+        """
+        if "_unpacked" in self.__dict__:
+            return 0
+        index = 4 * n_slots(self.n_ngrams) + 4 * self.n_ngrams if self.order == 2 else 0
+        return (4 * self.order + 12) * self.n_ngrams + 9 * self.n_entries + index
+
     @cached_property
     def _unpacked(self) -> OrderTable:
+        require_memory(
+            self.unpacked_bytes,
+            f"unpacking the {self.order}-grams of {self.source or 'a cache'}",
+            remedy=REMEDY_SMALLER,
+        )
         arrays = self.arrays
         tokens = np.empty((self.n_ngrams, self.order), np.int32)
         rows = np.diff(arrays["first"])

@@ -43,6 +43,11 @@ class OrderTable:
             for array in (self.tokens, self.entry_start, self.entry_token, self.entry_count)
         )
 
+    @property
+    def unpacked_bytes(self) -> int:
+        """Memory that ``PackedTable`` would take to be like this one, which is: none."""
+        return 0
+
     def max_token(self) -> int:
         """The largest id that occurs, or -1."""
         arrays = (self.tokens, self.entry_token)

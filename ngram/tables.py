@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..engine.errors import CacheUnsuitable, UsageError
+from ..engine.host import require_memory
 from .cache import NgramCache
 from .draft_kernels import (
     Bigrams,
@@ -17,7 +18,7 @@ from .draft_kernels import (
     index_dynamic,
     index_edges,
 )
-from .packed import no_token, pack, row_bits
+from .packed import REMEDY_SMALLER, no_token, pack, row_bits
 from .table import OrderTable
 
 # llama.cpp, common/ngram-cache: least sample and least percent by n-gram size 0 (unused) to 4, lax
@@ -108,6 +109,12 @@ def _dynamic(n_ngrams: int, n_edges: int) -> Dynamic:
     )
 
 
+def _bytes_of_dynamic(n_ngrams: int, n_edges: int) -> int:
+    """Memory of the arrays that ``_dynamic`` makes."""
+    slots = _power_of_two(n_ngrams + n_ngrams // 3 + 1)
+    return 33 * slots + 4 * _power_of_two(2 * n_edges) + 32 * n_edges
+
+
 def with_room(dynamic: Dynamic, more: int) -> Dynamic:
     """The same counts, with room for ``more`` n-grams and as many followers.
 
@@ -129,10 +136,23 @@ def with_room(dynamic: Dynamic, more: int) -> Dynamic:
 
 
 def dynamic_of_cache(cache: NgramCache | None) -> Dynamic:
-    """A dynamic table with the counts of a cache's n-grams, all sizes."""
+    """A dynamic table with the counts of a cache's n-grams, all sizes.
+
+    Raises
+    ------
+    UsageError : more than can be numbered, or than this machine's memory
+    """
     tables = cache.tables if cache is not None else {}
     n_ngrams = sum(table.n_ngrams for table in tables.values())
-    dynamic = _dynamic(max(8, n_ngrams), sum(table.n_entries for table in tables.values()))
+    n_edges = sum(table.n_entries for table in tables.values())
+    if cache is not None:
+        unpacked = sum(table.unpacked_bytes for table in tables.values())
+        require_memory(
+            _bytes_of_dynamic(n_ngrams, n_edges) + unpacked,
+            f"{cache.name} as dynamic cache",
+            remedy=REMEDY_SMALLER,
+        )
+    dynamic = _dynamic(max(8, n_ngrams), n_edges)
     for order, table in tables.items():
         add_ngrams(
             dynamic,

@@ -15,6 +15,7 @@ import numpy as np
 import packed_plain
 import pytest
 from conftest import Done
+from draftsmith.cli import inputs
 from draftsmith.cli.output import Output, Table
 from draftsmith.cli.replay_report import sweep_table, us_per_token
 from draftsmith.engine.errors import ExitStatus
@@ -292,3 +293,30 @@ def test_verify_finds_what_checksums_do_not(stats: Cli, folder: Path) -> None:
     assert done.status == ExitStatus.CACHE_DAMAGED
     assert "large" in done.stderr
     assert stats("-lcs", "small", "-c", "256", "--json", "--verify").status == ExitStatus.OK
+
+
+@pytest.mark.parametrize("more", [(), ("--drafter", "ngram-cache")])
+def test_cache_that_goes_while_it_is_replayed(
+    more: tuple[str, ...],
+    cli: Cli,
+    smollm2: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An hour's result lost at its end, for the size of a file that is gone."""
+    text, cache = tmp_path / "a.txt", tmp_path / "a.lcs"
+    text.write_text("the cat sat on the mat, " * 60)
+    assert cli("lookup-create", "-m", "smollm2", "-f", text, "-lcs", cache).status == 0
+    n_bytes = cache.stat().st_size
+    real = inputs.closing_keys
+
+    def gone_before(*args: Any, **named: Any) -> dict[str, Any]:
+        cache.unlink()
+        return real(*args, **named)
+
+    monkeypatch.setattr(inputs, "closing_keys", gone_before)
+    args = ("-c", "256", "-lcs", cache, "--json", *more)
+    done = cli("lookup-stats", "-m", "smollm2", "-f", text, *args)
+    assert done.status == 0, done.stderr
+    record = done.record["rows"][0] if more else done.record
+    assert {"path": str(cache), "bytes": n_bytes} in record["inputs"]

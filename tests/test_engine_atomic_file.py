@@ -331,3 +331,66 @@ def test_without_proc(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_atomically(target, [b"new"])
     assert target.read_bytes() == b"new"
     assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such modes")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o444])
+@pytest.mark.parametrize("nameless", [True, False])
+def test_mode_of_the_old_file_stays(
+    mode: int, nameless: bool, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A private cache that everybody may read once it has been learnt into."""
+    if not nameless:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    target.chmod(mode)
+    old = os.umask(0)
+    seen: list[int] = []
+
+    def parts() -> Iterator[bytes]:
+        yield b"secret"
+        # what is written is private from its first byte on
+        seen.extend(stat.S_IMODE(p.stat().st_mode) for p in target.parent.glob(".draftsmith-*"))
+        yield b"more"
+
+    try:
+        write_atomically(target, parts())
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(target.stat().st_mode) == mode
+    assert seen == ([] if nameless and hasattr(os, "O_TMPFILE") else [mode])
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_owner_of_the_old_file_stays(target: Path) -> None:
+    """A run as root takes somebody's cache away."""
+    os.chown(target, 12345, 23456)
+    target.chmod(0o640)
+    write_atomically(target, [b"new"])
+    now = target.stat()
+    assert (now.st_uid, now.st_gid, stat.S_IMODE(now.st_mode)) == (12345, 23456, 0o640)
+
+
+@pytest.mark.skipif(not hasattr(os, "fchown"), reason="no owners")
+@pytest.mark.parametrize(("mode", "kept"), [(0o660, 0o600), (0o664, 0o644), (0o640, 0o600)])
+def test_group_that_cannot_be_given(
+    mode: int, kept: int, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one group might read is open to another one, that of the new file."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "")
+
+    target.chmod(mode)
+    old = os.stat(target)
+    real = Path.stat
+    monkeypatch.setattr(os, "fchown", refuse)
+    monkeypatch.setattr(
+        Path,
+        "stat",
+        lambda path, **more: os.stat_result(
+            (*real(path, **more)[:5], old.st_gid + 1, *real(path, **more)[6:])
+        ),
+    )
+    write_atomically(target, [b"new"])
+    monkeypatch.undo()
+    assert stat.S_IMODE(target.stat().st_mode) == kept

@@ -31,6 +31,7 @@ from cache_dicts import (
     dict_of,
     random_documents,
 )
+from draftsmith.engine import host
 from draftsmith.engine.errors import (
     CacheBadCount,
     CacheBadToken,
@@ -45,15 +46,17 @@ from draftsmith.engine.errors import (
     InputUnreadable,
     OutputNoFolder,
     OutputNotWritable,
+    UsageError,
 )
 from draftsmith.engine.pages import forget_pages
-from draftsmith.ngram import cache_file
+from draftsmith.ngram import cache_file, tables
 from draftsmith.ngram import replay as replay_module
 from draftsmith.ngram.cache import NgramCache, merge_caches
 from draftsmith.ngram.cache_file import open_cache, write_cache
 from draftsmith.ngram.drafter import NgramDrafter
 from draftsmith.ngram.packed import VOCAB_MAX
 from draftsmith.ngram.replay import replay
+from draftsmith.ngram.tables import dynamic_bytes, dynamic_of_cache
 
 ORDER_SETS = list(chain.from_iterable(combinations((1, 2, 3, 4), n) for n in range(1, 5)))
 CACHE_ERRORS = (
@@ -977,3 +980,67 @@ def test_output_is_a_folder(tmp_path: Path, small: NgramCache) -> None:
     """IsADirectoryError as a traceback."""
     with pytest.raises(OutputNotWritable, match="is a folder"):
         write_cache(tmp_path, small)
+
+
+# --- memory, and files that change ----------------------------------------------------------------
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with ten bytes to spare, which everything is held against."""
+    monkeypatch.setattr(host, "available_memory_bytes", lambda: 10)
+    monkeypatch.setattr(host, "_NEVER_SHORT_BYTES", 1)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_caches_that_memory_does_not_suffice_for(path: Path, small: NgramCache) -> None:
+    """A cache of 3 GB as -lcd is killed by the system at 22.7 GB, without a word."""
+    write_cache(path, small)
+    held = open_cache(path)  # a map: takes nothing
+    told = r"takes \d+\.\d GB of memory, and 0\.0 GB are free"
+    for load in (
+        lambda: open_cache(path, verify=True),
+        lambda: dynamic_of_cache(held),
+        lambda: merge_caches([held, held]),
+    ):
+        with pytest.raises(UsageError, match=told) as error:
+            load()
+        assert "smaller" in error.value.remedy
+    llama = path.with_name("llama.bin")
+    write_cache(llama, small, format="llama.cpp")
+    with pytest.raises(UsageError, match=told):
+        open_cache(llama)
+
+
+def test_memory_that_suffices_is_not_refused(path: Path) -> None:
+    """An estimate so high that a cache is refused which would have fitted."""
+    cache = rich()
+    n_bytes = sum(table.n_bytes for table in cache.tables.values())
+    write_cache(path, cache)
+    opened = open_cache(path)
+    unpacked = sum(table.unpacked_bytes for table in opened.tables.values())
+    assert n_bytes * 0.9 <= unpacked <= n_bytes * 1.8 + 1000
+    dynamic = dynamic_of_cache(opened)
+    n_edges = sum(table.n_entries for table in opened.tables.values())
+    n_ngrams = sum(table.n_ngrams for table in opened.tables.values())
+    assert tables._bytes_of_dynamic(n_ngrams, n_edges) >= dynamic_bytes(dynamic) - 256
+    assert all(table.unpacked_bytes == 0 for table in opened.tables.values())
+
+
+def test_llama_cache_that_changes_while_it_is_read(
+    path: Path, small: NgramCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sizes that were checked are others when they are used: writes behind the arrays."""
+    write_cache(path, small, format="llama.cpp")
+    reference = open_cache(path)
+    real = cache_file.read_llama
+
+    def changed_before(data: np.ndarray, what: str) -> NgramCache:
+        with path.open("r+b") as file:
+            file.write(b"\x7f" * path.stat().st_size)
+            file.truncate(40)
+        assert not isinstance(data, np.memmap)
+        return real(data, what)
+
+    monkeypatch.setattr(cache_file, "read_llama", changed_before)
+    assert_same(open_cache(path), reference)
