@@ -134,7 +134,7 @@ def _known_head(target: Target, params: ModelParams) -> Path | None:
     from ..mtp.shipped import shipped_head
 
     metadata = target.metadata
-    if metadata.values.get(f"{params.architecture}.nextn_predict_layers"):
+    if params.n_nextn:
         return None
     found = shipped_head(metadata, params, target.tokenizer.fingerprint.hex())
     if found is None or found.kinship is Kinship.SAME:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -325,18 +326,27 @@ def command(
 
 
 def _draw_described(data: str, path: str) -> None:
+    check_plot(path)
+    draw(read_figure(data), path)
+
+
+def read_figure(data: str) -> Figure:
+    """The figure that a JSON file describes.
+
+    Raises
+    ------
+    InputUnreadable, InputMalformed : the file, or what it holds
+    """
     from ..engine.plain_file import read_small
 
-    check_plot(path)
     text = read_small(data, _BYTES_MOST, data, remedy="name a JSON file")
     try:
-        figure = _described(json.loads(text.decode()))
+        return _described(json.loads(text.decode()))
     except _BAD as error:
         raise InputMalformed(
-            f"{data} does not describe a figure ({type(error).__name__}: {error})",
+            f"{data} does not describe a figure ({type(error).__name__}: {str(error)[:200]})",
             remedy="see docs/compare-corpora.md",
         ) from error
-    draw(figure, path)
 
 
 def _described(record: dict[str, Any]) -> Figure:
@@ -344,12 +354,23 @@ def _described(record: dict[str, Any]) -> Figure:
     panels = []
     for panel in record["panels"]:
         series = [
-            Series(one["name"], [tuple(map(_number, point)) for point in one["points"]])
+            Series(_text(one["name"]), [_point(point) for point in one["points"]])
             for one in panel["series"]
         ]
-        panels.append(Panel(panel["label"], series, panel["from_zero"]))
-    return Figure(record["title"], record["x_label"], panels)
+        panels.append(Panel(_text(panel["label"]), series, bool(panel["from_zero"])))
+    return Figure(_text(record["title"]), _text(record["x_label"]), panels)
 
 
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise TypeError(f"{value!r} is no printable text")
+    return value
+
+
+def _point(values: Any) -> Point:
+    """x and y, or x, y, and the least and the most of y; only y and what follows may be None."""
+    point = tuple(None if value is None else float(value) for value in values)
+    finite = all(value is None or math.isfinite(value) for value in point)
+    if len(point) not in (2, 4) or point[0] is None or not finite:
+        raise ValueError(f"{values!r} is no point")
+    return point

@@ -40,10 +40,13 @@ U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 
 # Far above any real file; a count beyond them is damage, not data.
 MAX_PAIRS = 1 << 16
-MAX_STRINGS = 1 << 24
+MAX_STRINGS = 1 << 24  # of a vocabulary
+MAX_OTHER_STRINGS = 1 << 16  # of an array that nothing here asks for, such as a model's languages
+MAX_TEXT_BYTES = 1 << 25  # of a string: a chat template, a grammar
 MAX_TENSORS = 1 << 16
 MAX_DIMENSIONS = 4
 
+_VOCABULARY = "tokenizer."
 ALIGNMENT = 32  # of the tensors, where the file does not say
 _MIN_TENSOR_INFO_BYTES = 24  # name length, number of dimensions, type, offset
 _LATER_PART = re.compile(r"^(?P<stem>.*)-\d{5}-of-(?P<count>\d{5})\.gguf$")
@@ -192,6 +195,7 @@ class _Reader:
         self._data = data
         self._at = 0
         self.inside = "the header"  # what is being read, for messages
+        self.key = ""  # whose value is being read
 
     def damaged(self, what: str) -> ModelDamaged:
         return ModelDamaged(
@@ -227,6 +231,8 @@ class _Reader:
 
     def string(self) -> bytes:
         n_bytes = self.count()
+        if self.n_left >= n_bytes > MAX_TEXT_BYTES:
+            raise self.damaged(f"a string of {n_bytes} bytes, at most {MAX_TEXT_BYTES} expected")
         start = self.take(n_bytes)
         return self._data[start : start + n_bytes]
 
@@ -237,8 +243,9 @@ class _Reader:
         return values != 0 if value_type == BOOL else values
 
     def strings(self, n: int) -> GgufStrings:
-        if n > MAX_STRINGS or n > self.n_left // _LENGTH.size:
-            raise self.damaged(f"an array of {n} strings")
+        most = MAX_STRINGS if self.key.startswith(_VOCABULARY) else MAX_OTHER_STRINGS
+        if n > min(most, self.n_left // _LENGTH.size):
+            raise self.damaged(f"an array of {n} strings, at most {most} expected")
         first, end, data = self._at, len(self._data), self._data
         at = first
         stops = []
@@ -312,6 +319,7 @@ def _read(reader: _Reader) -> GgufMetadata:
         reader.inside = f"key {index + 1} of {n_pairs} ('{key}')"
         if key in values:
             raise reader.damaged("the key stands twice")
+        reader.key = key
         values[key] = reader.value()
     metadata = GgufMetadata(reader.path, version, n_tensors, values)
     return _read_tensors(reader, metadata)

@@ -19,7 +19,13 @@ from ..engine.errors import (
     ModelUnsupported,
     UsageError,
 )
-from ..engine.gguf_file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
+from ..engine.gguf_file import (
+    TARGET_FINGERPRINT,
+    GgufMetadata,
+    GgufStrings,
+    MetadataValue,
+    read_metadata,
+)
 from ..engine.gguf_tensors import Tensor, TensorType, open_tensors
 from ..engine.hparams import MAX_LAYERS, ModelParams
 from ..engine.identity import UNTOLD, Marks
@@ -162,8 +168,8 @@ class _Checks:
         for key, number in expected.items():
             name = self._name(key)
             found = self.metadata.values.get(name, number)
-            if not np.array_equal(np.unique(np.asarray(found)), [number]):
-                raise self._other_model(f"'{name}' is {str(found)[:64]}, expected {number}")
+            if not _is_all(found, number):
+                raise self._other_model(f"'{name}' is {_shown(found)}, expected {number}")
         text = self.metadata.text(TARGET_FINGERPRINT)
         if text is not None and text != fingerprint:
             raise self._other_model(
@@ -219,3 +225,16 @@ class _Checks:
                 f"tensor {D2T} holds {ids[at + 1]} behind {ids[at]}, expected ascending ids"
             )
         return ids
+
+
+def _is_all(found: MetadataValue, number: float) -> bool:
+    """Whether a value is that number, or an array of it alone, one for each layer."""
+    if isinstance(found, np.ndarray):
+        return found.size > 0 and bool((found == number).all())
+    return not isinstance(found, str | GgufStrings) and found == number
+
+
+def _shown(found: MetadataValue) -> str:
+    if isinstance(found, GgufStrings):
+        return f"an array of {len(found)} strings"
+    return str(found)[:64]

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..engine.errors import InputMalformed
 from ..engine.plain_file import read_small
-from .step_curve import StepCurve, is_curve_text, parse_curve
+from .step_curve import LEAST, MOST, StepCurve, is_curve_text, parse_curve
 
 BYTES_MOST = 1 << 26
 SIZE_MOST = 10**9
@@ -33,7 +33,7 @@ _FREE = {
 _TEST = re.compile(r"(pp|tg)(\d+)(?: @ d(\d+))?")
 _BATCH_KEY = re.compile(r"batch_(\d+)_ms")
 # What numbers that are none come to.
-_BAD = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
+_BAD = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, csv.Error)
 REMEDY = (
     "give what llama-bench -o json|jsonl|csv|md, lookup-run --compare --json or "
     "scripts/bench_engine.py print, or a CSV file with the columns batch and ms"
@@ -54,7 +54,11 @@ def read_curve(given: str) -> StepCurve:
     """
     if is_curve_text(given):
         return parse_curve(given)
-    points = _points(_text(given), given)
+    text = _text(given)
+    try:
+        points = _points(text, given)
+    except _BAD as error:
+        raise _malformed(given, f"what is no measurement ({str(error)[:200]})") from error
     return StepCurve.of(points, is_ms=True, origin=given)
 
 
@@ -79,8 +83,8 @@ def _points(text: str, path: str) -> dict[int, float]:
             return _points_of_bench(list(reader), path)
         if {"batch", "ms"} <= names:
             return _means((int(row["batch"]), float(row["ms"])) for row in reader)
-    except (*_BAD, csv.Error) as error:
-        raise _malformed(path, f"a line that is no measurement ({error})") from error
+    except _BAD as error:
+        raise _malformed(path, f"a line that is no measurement ({str(error)[:200]})") from error
     raise _malformed(path, "none of the formats that are known")
 
 
@@ -114,7 +118,7 @@ def _points_of_records(records: Sequence[Row], path: str) -> dict[int, float]:
             found = ((_BATCH_KEY.fullmatch(key), value) for key, value in figures.items())
             return _means((int(key[1]), median(value)) for key, value in found if key)
     except _BAD as error:
-        raise _malformed(path, f"a record that is no measurement ({error!r})") from error
+        raise _malformed(path, f"a record that is no measurement ({repr(error)[:200]})") from error
     raise _malformed(path, "JSON without measured passes")
 
 
@@ -141,7 +145,7 @@ def _points_of_bench(rows: Sequence[Row], path: str) -> dict[int, float]:
         if len({str(row.get(key)) for row in rows}) > 1
     )
     if odd:
-        raise _malformed(path, f"measurements that differ in {', '.join(odd)}")
+        raise _malformed(path, f"measurements that differ in {', '.join(odd)[:200]}")
     try:
         evaluated, generated = [], []
         for row in rows:
@@ -154,7 +158,9 @@ def _points_of_bench(rows: Sequence[Row], path: str) -> dict[int, float]:
         # Generation is passes over one token, too, but not quite of the kind of the others.
         return _means(generated) | _means(evaluated)
     except _BAD as error:
-        raise _malformed(path, f"a row of llama-bench that is none ({error!r})") from error
+        raise _malformed(
+            path, f"a row of llama-bench that is none ({repr(error)[:200]})"
+        ) from error
 
 
 def _row_ms(row: Row) -> float:
@@ -188,7 +194,7 @@ def _means(found: Iterable[tuple[int, float]]) -> dict[int, float]:
     """Return the mean by size; a size may be measured more than once."""
     by_size: dict[int, list[float]] = {}
     for size, ms in found:
-        if not (1 <= size <= SIZE_MOST and 0 < ms < math.inf):
+        if not (1 <= size <= SIZE_MOST and LEAST <= ms <= MOST):
             raise ValueError(f"a pass over {size} tokens in {ms} ms")
         by_size.setdefault(size, []).append(ms)
     return {size: fmean(times) for size, times in by_size.items()}

@@ -18,6 +18,7 @@ from ..engine.errors import UsageError
 
 EXAMPLE = "1:1.0,2:1.1,4:1.3"
 _POINT = re.compile(r"\s*(\d{1,9})\s*:\s*([0-9][0-9.eE+-]*)\s*(ms)?\s*")
+LEAST, MOST = 1e-9, 1e12  # costs: what is computed from others would not be finite
 REMEDY = f"give --cost {EXAMPLE} (times over that of one token), 1:25ms,2:27ms, or a file"
 
 
@@ -93,7 +94,7 @@ def parse_curve(text: str) -> StepCurve:
     for word in text.split(","):
         found = _POINT.fullmatch(word)
         size, cost = (int(found[1]), _number(found[2])) if found else (0, math.nan)
-        if found is None or size < 1 or not 0 < cost < math.inf:
+        if found is None or size < 1 or not LEAST <= cost <= MOST:
             raise UsageError(f"--cost {text}: {word!r} is no SIZE:COST", remedy=REMEDY)
         if size in points:
             raise UsageError(f"--cost {text}: {size} is given twice", remedy="give it once")

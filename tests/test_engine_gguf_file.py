@@ -273,3 +273,24 @@ def test_typed_access(write) -> None:  # type: ignore[no-untyped-def]
     ):
         with pytest.raises(ModelDamaged, match=key):
             read(key)
+
+
+def test_strings_that_nobody_asked_for(write) -> None:  # type: ignore[no-untyped-def]
+    """The bug: a head of 10 MB whose array of strings takes 6 GB; vocabularies have to stay."""
+    n = gguf_file.MAX_OTHER_STRINGS
+    for key, most in (("general.languages", n), ("tokenizer.ggml.tokens", 4 * n)):
+        for count in (n, n + 1):
+            path = write(header(1) + pair(key, ARRAY, array(STRING, count, text("") * count)))
+            if count <= most:
+                assert len(read_metadata(path).values[key]) == count  # type: ignore[arg-type]
+            else:
+                with pytest.raises(ModelDamaged, match=f"an array of {count} strings, at most {n}"):
+                    read_metadata(path)
+
+
+def test_a_long_string(write, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """A text that takes four times its bytes: a gigabyte of it in a file of a gigabyte."""
+    monkeypatch.setattr(gguf_file, "MAX_TEXT_BYTES", 10)
+    assert read_metadata(write(header(1) + pair("a", STRING, text("x" * 10)))).text("a")
+    with pytest.raises(ModelDamaged, match="a string of 11 bytes, at most 10 expected"):
+        read_metadata(write(header(1) + pair("a", STRING, text("x" * 11))))

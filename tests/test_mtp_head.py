@@ -383,3 +383,11 @@ def test_files_that_are_none(path: Path, model: Model, head_path: Path) -> None:
     whole = write_toy_head(head_path, **SMALL).read_bytes()
     head_path.write_bytes(whole[: len(whole) - 1000])
     assert_refused(ModelDamaged, "ends at byte", head_path, path, model)
+
+
+def test_strings_instead_of_numbers(path: Path, model: Model, head_path: Path) -> None:
+    """The bug: a head of 10 MB that took 6 GB, as an array of strings that are as long as one."""
+    strings = ["x" * 1_000_000, *[""] * 60_000]
+    for key in ("feed_forward_length", "embedding_length", "rope.freq_base"):
+        write_toy_head(head_path, head=ToyHead(keys={key: strings}), **SMALL)
+        assert_refused(UsageError, f"{key} an array of 60001 strings", head_path, path, model)
