@@ -63,11 +63,28 @@ class Chat:
         where there are such.
     values : further variables of the template.
     dropped : what was left out: blocks that are no text, such as images, and the like.
+    asked : of a request with its response: how many messages the request has.
+    generated : which messages a model generated here; None: each of the assistant's.
+    prefills : by message, what its request had of it already.
+    cut : messages whose generation was ended from outside, by a limit of tokens.
+    is_raw : the messages are one text, which went to the model without a template.
+    beside : messages that stand beside the others: the system's.
+    response_id, follows : names of the response, and of the one that the request goes on from.
+    unanswered : why there is no answer, if that is known.
     """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     dropped: Dropped = field(default_factory=Dropped)
+    asked: int | None = None
+    generated: set[int] | None = None
+    prefills: dict[int, str] = field(default_factory=dict)
+    cut: set[int] = field(default_factory=set)
+    is_raw: bool = False
+    beside: int = 0
+    response_id: str = ""
+    follows: str = ""
+    unanswered: str = ""
 
     @property
     def n_media(self) -> int:

@@ -18,6 +18,7 @@ from ..engine.errors import UsageError
 from .conversation_formats import chat_of
 from .conversation_gathering import gathered
 from .conversation_json import TOO_DEEP, Failure, json_values
+from .conversation_threads import Line, threads_of
 from .corpus_decode import LINE_LIMIT_BYTES
 from .corpus_encodings import as_utf8
 from .corpus_files import COMPRESSED, Source, find_sources, read_blocks, total_bytes
@@ -117,7 +118,7 @@ class ChatFiles:
         return self.stats.bytes_read
 
     def chats(self) -> Iterator[tuple[str, Chat | str]]:
-        """Yield (place, conversation, or the reason why there is none).
+        """Yield (place, what a value says, or the reason why it is no conversation).
 
         The caller counts what it makes of them.
 
@@ -133,6 +134,17 @@ class ChatFiles:
                 if isinstance(chat, Chat):
                     chat.dropped.begin_places(name)
                 yield f"{name}{place}", chat
+
+    def conversations(self) -> Iterator[list[Line]]:
+        """Yield the lines of each conversation; see ``threads_of``.
+
+        A reason why there is none stands by itself.
+
+        Raises
+        ------
+        InputUnreadable : see ``chats``
+        """
+        return threads_of(self.chats())
 
     def _values(self, source: Source, name: str) -> Iterator[tuple[str, Any, int]]:
         """The values of a file: (place in it, value or Failure, characters of its text)."""

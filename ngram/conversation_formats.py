@@ -73,6 +73,7 @@ def of_messages(value: Json) -> Chat:
     if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
         message = choices[0].get("message")
         if isinstance(message, Mapping):
+            chat.asked = len(chat.messages)
             add_message(chat, {"role": "assistant"} | dict(message))
     return chat
 

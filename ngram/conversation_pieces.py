@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from typing import Any
 
@@ -26,12 +26,15 @@ class Piece:
 
     Attributes
     ----------
-    job : two texts for each turn: its prompt, and the conversation up to it.
+    job : two texts for each turn: its prompt, and the conversation up to it; None: there is
+        nothing to render.
     answers : what the assistant said in each turn.
+    texts : those texts, where there is nothing to render; see ``Rendered``.
     """
 
-    job: Job
+    job: Job | None
     answers: tuple[Answer, ...]
+    texts: tuple[tuple[int, str], ...] = ()
 
 
 def pieces_of(
@@ -51,21 +54,46 @@ def pieces_of(
     ------
     NotAChat : it is too long, or has something that the template cannot be given
     """
+    if chat.is_raw:
+        return [_text_piece(chat)], 0
     messages = adapted(chat.messages, abilities)
     sizes = [_size(message) for message in messages]
     if sum(sizes) > MOST_CHARACTERS:
         raise NotAChat(f"a conversation of more than {MOST_CHARACTERS} characters")
-    spoken = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+    n_less = len(chat.messages) - len(messages)  # a system's message may have gone into the next
+    spoken = [
+        i
+        for i, message in enumerate(messages)
+        if message["role"] == "assistant"
+        and (chat.generated is None or i + n_less in chat.generated)
+    ]
     turns = [i for i in spoken if _is_said(messages[i]) and _is_asked(messages[:i])]
     variables = {"enable_thinking": True} | dict(values) | chat.values
     pieces = [
         Piece(
             Job([messages[i] for i in history], _prefixes(history, of_piece), variables),
-            tuple(_answer(messages[i]) for i in of_piece),
+            tuple(_answer(messages[i], chat, i + n_less) for i in of_piece),
         )
         for history, of_piece in _histories(messages, turns, sizes)
     ]
     return pieces, sum(not _is_said(messages[i]) for i in spoken)
+
+
+def _text_piece(chat: Chat) -> Piece:
+    """Texts that went to the model as they are, each with its answer, one continuing another."""
+    texts: list[tuple[int, str]] = []
+    answers = []
+    whole, n_known, unknown = 0, 0, ""
+    for i, message in enumerate(chat.messages):
+        text = text_of(message["content"])
+        if i in (chat.generated or ()):
+            texts += [(n_known, unknown), (whole, text)]
+            n_known, unknown = whole + len(text), ""
+            answers.append(Answer(text, is_cut=i in chat.cut, is_raw=True))
+        else:
+            unknown += text
+        whole += len(text)
+    return Piece(None, tuple(answers), tuple(texts))
 
 
 def _size(message: Message) -> int:
@@ -89,12 +117,14 @@ def _is_asked(messages: Sequence[Message]) -> bool:
     return any(message["role"] != "assistant" for message in messages)
 
 
-def _answer(message: Message) -> Answer:
-    return Answer.of(
-        text_of(message["content"]),
+def _answer(message: Message, chat: Chat, place: int) -> Answer:
+    text, prefill = text_of(message["content"]), chat.prefills.get(place, "")
+    answer = Answer.of(
+        text.removeprefix(prefill),
         message.get("reasoning_content", ""),
         calls_tools="tool_calls" in message,
     )
+    return replace(answer, prefill=prefill, is_cut=place in chat.cut)
 
 
 def _prefixes(history: Sequence[int], turns: Sequence[int]) -> list[tuple[int, bool]]:

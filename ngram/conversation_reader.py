@@ -81,12 +81,19 @@ def _nothing(files: ChatFiles) -> InputMalformed | InputEmpty:
 
 @dataclass
 class _Item:
-    """A conversation on its way, or the reason why it is none; some pieces are done."""
+    """A line of a conversation on its way, or the reason why it is none; some pieces are done.
+
+    Attributes
+    ----------
+    is_alone, is_last : of the lines of its conversation.
+    """
 
     place: str
     reason: str = ""
     pieces: tuple[Piece, ...] = ()
     n_done: int = 0
+    is_alone: bool = True
+    is_last: bool = True
 
 
 class _Reader:
@@ -105,39 +112,33 @@ class _Reader:
         self._template = template
         self._values = values
         self._waiting: deque[_Item] = deque()
+        # Of the conversation whose lines are at the front.
+        self._first, self._n_bad = "", 0
 
     def conversations(self) -> Generator[Conversation]:
         """Yield those that can be replayed, and count the others."""
         with BatchRenderer(self._template) as renderer:
             abilities = Abilities.of(self._template, renderer)
             for rendered in renderer.render_all(self._jobs(abilities)):
-                self._tell_bad()
+                yield from self._settled()
                 item = self._waiting[0]
                 self._add(item, rendered)
-                if item.n_done == len(item.pieces):
-                    conversation = self.turns.take()
-                    if not item.reason and conversation is None:
-                        item.reason = NO_ANSWER
-                    if item.reason:
-                        item.pieces = ()
-                        self._tell_bad()
-                        continue
-                    self._waiting.popleft()
-                    assert conversation is not None
-                    yield conversation
-        self._tell_bad()
+                yield from self._settled()
+        yield from self._settled()
 
     def _jobs(self, abilities: Abilities) -> Iterator[Job]:
         """What is to be rendered, and note where it comes from."""
-        for place, chat in self._files.chats():
-            item = self._item(place, chat, abilities)
-            self._waiting.append(item)
-            yield from (piece.job for piece in item.pieces)
+        for lines in self._files.conversations():
+            self._files.stats.n_read += any(isinstance(chat, Chat) for _, chat in lines)
+            for number, (place, chat) in enumerate(lines, start=1):
+                item = self._item(place, chat, abilities)
+                item.is_alone, item.is_last = len(lines) == 1, number == len(lines)
+                self._waiting.append(item)
+                yield from (piece.job for piece in item.pieces if piece.job is not None)
 
     def _item(self, place: str, chat: Chat | str, abilities: Abilities) -> _Item:
         if isinstance(chat, str):
             return _Item(place, chat)
-        self._files.stats.n_read += 1
         self._files.stats.add_dropped(place, chat.dropped)
         try:
             pieces, n_empty = pieces_of(chat, abilities, self._values)
@@ -145,7 +146,7 @@ class _Reader:
             return _Item(place, str(error))
         self.turns.stats.n_empty += n_empty
         self.turns.stats.n_cut += len(pieces) > 1
-        return _Item(place, "" if pieces else NO_ANSWER, tuple(pieces))
+        return _Item(place, "" if pieces else chat.unanswered, tuple(pieces))
 
     def _add(self, item: _Item, rendered: Rendered) -> None:
         """Take one piece of a conversation."""
@@ -160,11 +161,30 @@ class _Reader:
         except WordTooLong:
             item.reason = "a word, or blanks, of more than 4 MiB"
 
-    def _tell_bad(self) -> None:
-        """Count those at the front that are none."""
-        while self._waiting and not self._waiting[0].pieces:
-            item = self._waiting.popleft()
-            self._files.stats.add_bad(item.place, item.reason)
+    def _settled(self) -> Iterator[Conversation]:
+        """What is complete at the front: yield the conversations, and count what is none."""
+        while self._waiting:
+            item = self._waiting[0]
+            while item.n_done < len(item.pieces) and item.pieces[item.n_done].job is None:
+                self._add(item, Rendered(item.pieces[item.n_done].texts))
+            if item.n_done < len(item.pieces):
+                return
+            self._waiting.popleft()
+            self._n_bad += self._tell_bad(item.place, item.reason)
+            self._first = self._first or item.place
+            if item.is_last:
+                conversation = self.turns.take()
+                if conversation is None and not self._n_bad:
+                    self._tell_bad(self._first, NO_ANSWER)
+                elif conversation is not None and not (item.is_alone and item.reason):
+                    yield conversation
+                self._first, self._n_bad = "", 0
+
+    def _tell_bad(self, place: str, reason: str) -> bool:
+        """Count a line that is none, if there is a reason."""
+        if reason:
+            self._files.stats.add_bad(place, reason)
+        return bool(reason)
 
 
 def _reason(template: ChatTemplate, rendered: Rendered) -> str:

@@ -38,11 +38,17 @@ class Answer:
     text : without blanks around it.
     reasoning : the same, of what it thought before; "" if it is not known.
     calls_tools : more is shown than the text.
+    prefill : what the request had of the answer already; the text goes on from there.
+    is_cut : a limit ended it, and no token.
+    is_raw : the text is all that was generated, blanks around it too.
     """
 
     text: str
     reasoning: str = ""
     calls_tools: bool = False
+    prefill: str = ""
+    is_cut: bool = False
+    is_raw: bool = False
 
     @classmethod
     def of(cls, content: str, reasoning: str = "", *, calls_tools: bool = False) -> Answer:
@@ -113,9 +119,12 @@ class TurnTokens:
         self.stats.n_left_out += len(answers) - len(texts) // 2
         for prompt, whole, answer in zip(texts[::2], texts[1::2], answers, strict=False):
             growing.change(*prompt)
+            whole = _begun(growing, whole, answer.prefill)
             asked, asked_text = self._prompt(growing.ids), growing.text
             growing.change(*whole)
             said = self._said(growing, asked_text, asked, min(whole[0], len(asked_text)), answer)
+            if answer.is_cut and said is not None and self._is_end[said[-1:]].any():
+                said = said[:-1]
             if said is None:
                 self.stats.n_not_found += 1
             elif said.size - int(self._is_end[said[-1:]].sum()) == 0:
@@ -148,6 +157,8 @@ class TurnTokens:
         growing : the conversation up to the answer.
         n_shared : characters that it and the prompt begin with.
         """
+        if answer.is_raw:
+            return self._encode(answer.text, parse_special=False)
         if n_shared < len(asked_text):
             return self._begun_otherwise(growing.text, asked_text, n_shared, answer)
         shown = growing.text[n_shared:]
@@ -205,6 +216,18 @@ class TurnTokens:
         ends = self._is_end[ids]
         end = int(ends.argmax()) if ends.size else 0
         return ids[: end + 1] if ends.size and ends[end] else None
+
+
+def _begun(growing: GrowingText, whole: tuple[int, str], prefill: str) -> tuple[int, str]:
+    """Let a prompt go on with the begin of its answer; the text up to the answer, from there on."""
+    n_shared, rest = whole
+    if not prefill:
+        return whole
+    n = len(growing.text)
+    growing.change(n, prefill)
+    if n_shared == n and rest.startswith(prefill):
+        return n_shared + len(prefill), rest.removeprefix(prefill)
+    return whole
 
 
 class _Stream:
