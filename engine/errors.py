@@ -7,8 +7,11 @@ says what to do about it. Both are single lines.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 # Of what is wrong with a model file: bytes that went astray, or a converter of old.
@@ -136,6 +139,20 @@ class ModelUnsupported(DraftsmithError):
     """A tokenizer, pre-tokenizer or architecture that this release does not know."""
 
     exit_status = ExitStatus.MODEL_UNSUPPORTED
+
+
+@contextmanager
+def naming_model(path: Path | str) -> Iterator[None]:
+    """Put the file before the errors of its tensors, which do not know where they are from.
+
+    Raises
+    ------
+    ModelDamaged, ModelUnsupported : those of what is done inside
+    """
+    try:
+        yield
+    except (ModelDamaged, ModelUnsupported) as error:
+        raise type(error)(f"{path}: {error.message}", remedy=error.remedy) from error
 
 
 class ModelUnknown(DraftsmithError):

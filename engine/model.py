@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from . import forward_kernels as kernels
 from .dequant import dequantise
-from .errors import REMEDY_DAMAGED, ModelDamaged, UsageError
+from .errors import REMEDY_DAMAGED, ModelDamaged, UsageError, naming_model
 from .gguf_file import GgufMetadata, read_metadata
 from .gguf_kinds import check_has_weights
 from .gguf_tensors import Tensor, open_tensors
@@ -516,13 +516,13 @@ def load_model(
     if EMBEDDINGS not in tensors:
         raise ModelDamaged(f"{path} has no tensor {EMBEDDINGS}", remedy=REMEDY_DAMAGED)
     params = read_params(metadata, tensors[EMBEDDINGS].shape[0])
-    pieces = pieces_of(params, tensors)
     n_threads = n_threads or n_physical_cores()
-    arena, slots = pack(
-        pieces, (params.n_layers + 1, kernels.N_SLOTS), n_threads=n_threads, on_progress=on_progress
-    )
+    shape = params.n_layers + 1, kernels.N_SLOTS
     factors = None
-    if ROPE_FACTORS in tensors:  # of a llama model: any other was refused with it
-        factors = finite_vector(tensors[ROPE_FACTORS])
-    rope = RopeTable(params, factors)
+    with naming_model(path):
+        pieces = pieces_of(params, tensors)
+        if ROPE_FACTORS in tensors:  # of a llama model: any other was refused with it
+            factors = finite_vector(tensors[ROPE_FACTORS])
+        rope = RopeTable(params, factors)
+        arena, slots = pack(pieces, shape, n_threads=n_threads, on_progress=on_progress)
     return Model(params, arena, slots, tensors[EMBEDDINGS], rope, n_threads)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.dequant import dequantise
-from ..engine.errors import REMEDY_CONVERT, ModelDamaged, ModelUnsupported
+from ..engine.errors import REMEDY_CONVERT, ModelUnsupported, naming_model
 from ..engine.forward_kernels import N_SLOTS, OFFSET
 from ..engine.gguf_file import GgufMetadata
 from ..engine.gguf_tensors import Tensor
@@ -101,7 +101,7 @@ def open_head(
     InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported : the file
     """
     file = open_head_file(path, metadata, model.params, fingerprint)
-    try:
+    with naming_model(file.path):
         tables = _tables(file)
         pieces = list(_pieces(file))
         _refuse_unused(file, [*tables, *(piece.tensor for piece in pieces)])
@@ -112,8 +112,6 @@ def open_head(
             on_progress=on_progress,
         )
         _share_output(file, slots)
-    except (ModelDamaged, ModelUnsupported) as error:
-        raise type(error)(f"{file.path}: {error.message}", remedy=error.remedy) from error
     return MtpHead(model, file, arena, slots, tables)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.errors import naming_model
 from ..engine.gguf_file import GgufMetadata
 from ..engine.gguf_tensors import open_tensors
 from ..engine.hparams import ModelParams
@@ -63,7 +64,9 @@ def weights_bytes(metadata: GgufMetadata, params: ModelParams) -> tuple[int, int
     ------
     InputUnreadable, ModelDamaged, ModelUnsupported : the file
     """
-    pieces = pieces_of(params, open_tensors(metadata.path, metadata))
+    tensors = open_tensors(metadata.path, metadata)
+    with naming_model(metadata.path):
+        pieces = pieces_of(params, tensors)
     packed = sum(piece.n_bytes for piece in pieces)
     largest = max(piece.tensor.data.nbytes for piece in pieces)
     mapped = sum(piece.tensor.data.nbytes for piece in pieces)

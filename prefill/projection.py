@@ -20,6 +20,7 @@ from ..engine.errors import (
     ModelDamaged,
     ModelUnsupported,
     UsageError,
+    naming_model,
 )
 from ..engine.gguf_file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
 from ..engine.gguf_tensors import Tensor, TensorType, open_tensors
@@ -192,7 +193,8 @@ class _Reading:
         maps = self._linear("question", n_in[1], rank), self._linear("importance", n_in[1], 1)
         unused = self._tensors.keys() - self._read
         if unused:
-            raise unused_error(unused, "a trained scorer")
+            with naming_model(self._metadata.path):
+                raise unused_error(unused, "a trained scorer")
         vocabulary = self._metadata.text(TARGET_FINGERPRINT)
         if vocabulary is None:
             raise self._damaged(f"'{TARGET_FINGERPRINT}' is missing")

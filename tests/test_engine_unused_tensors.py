@@ -222,7 +222,7 @@ def test_other_tensors_are_refused_by_name(
     path = write_model(tmp_path / "toy.gguf", arch, **SMALL, tensors=tensors)
     with pytest.raises(ModelUnsupported) as caught:
         load(path)
-    assert f"tensor {name} is none that the engine uses" in caught.value.message
+    assert f"{path}: tensor {name} is none that the engine uses" in caught.value.message
 
 
 def test_two_ways_at_once_are_refused(load: Load, tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_block_that_is_left_over_is_refused(
     path = write_model(tmp_path / "toy.gguf", arch, **{**SMALL, "n_layers": 3}, keys=keys)
     with pytest.raises(ModelDamaged) as caught:
         load(path)
-    assert all(word in caught.value.message for word in words), caught.value.message
+    assert all(word in caught.value.message for word in (str(path), *words))
 
 
 @pytest.mark.parametrize(
