@@ -15,6 +15,7 @@ from .conversation_values import chat_with, is_message
 _PROMPTS = ("prompt", "instruction", "question", "query", "input")
 _ANSWERS = ("completion", "response", "output", "answer")
 _TALKS = ("conversations", "conversation", "messages")
+_BOTH = (("input", "output"), ("human", "assistant"), ("user", "assistant"), ("prompt", "response"))
 _SPEAKER = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):[ ]?")
 
 
@@ -156,6 +157,20 @@ def of_talk(value: Json) -> Chat:
     chat = Chat()
     add_messages(chat, _alternating(value["data"]))
     return chat
+
+
+def messages_of_pairs(listed: Sequence[Any]) -> list[Json]:
+    """The messages of a list in which each entry has what both said; none of another list."""
+    made: list[Json] = []
+    for one in listed:
+        if not isinstance(one, Mapping) or is_message(one):
+            return []
+        names = next((it for it in _BOTH if {*it} <= one.keys()), None)
+        if names is None:
+            return []
+        made += [{"role": "user", "content": one[names[0]]},
+                 {"role": "assistant", "content": one[names[1]]}]  # fmt: skip
+    return made
 
 
 def _alternating(texts: Sequence[str]) -> Iterator[Json]:

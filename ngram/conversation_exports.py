@@ -16,6 +16,7 @@ from .conversation_values import branch_of, inner
 
 # What LM Studio notes between the steps of an answer: no model has said or seen it.
 _NOTES = ("debugInfoBlock", "toolStatus", "status")
+_LIBRE_LISTS = ("messagesTree", "messages")
 _THINKING = re.compile(r"\s*:::thinking\n(.*?)\n?:::\s*", re.DOTALL)
 
 
@@ -48,6 +49,9 @@ def of_open_webui(value: Json) -> Chat:
     for node in path:
         content = node.get("content")
         _count_files(chat, node)
+        sources = node.get("sources", node.get("citations"))
+        if isinstance(sources, list) and sources:  # texts that the prompt had
+            chat.dropped.add("field", "sources", n=len(sources))
         if node.get("role") == "assistant" and isinstance(content, str):
             content = without_details(content, chat.dropped)
         add_message(chat, {**_named(node, "role", "reasoning_content"), "content": content})
@@ -147,7 +151,8 @@ def _block_of_part(part: Any) -> Any:
 
 def is_libre_chat(value: Json) -> bool:
     """Whether a value is a conversation of LibreChat."""
-    return _any_has(value, {"messageId", "isCreatedByUser"})
+    names = {"messageId", "isCreatedByUser"}
+    return any(_any_has(value, names, place) for place in _LIBRE_LISTS)
 
 
 def of_libre_chat(value: Json) -> Chat:
@@ -160,7 +165,8 @@ def of_libre_chat(value: Json) -> Chat:
     chat = Chat()
     if has_text(value.get("options"), "promptPrefix"):
         chat.messages.append({"role": "system", "content": value["options"]["promptPrefix"]})
-    nodes = {node["messageId"]: node for node in _flat(value["messages"])}
+    listed = next(value[place] for place in _LIBRE_LISTS if isinstance(value.get(place), list))
+    nodes = {node["messageId"]: node for node in _flat(listed)}
     for node in _branch(chat, nodes, None, "createdAt", "parentMessageId"):
         is_user = bool(node.get("isCreatedByUser"))
         _count_files(chat, node)
@@ -284,9 +290,9 @@ def _count_files(chat: Chat, node: Json) -> None:
         chat.dropped.add("file", kind_of(one) or None)
 
 
-def _any_has(value: Json, names: set[str]) -> bool:
+def _any_has(value: Json, names: set[str], place: str = "messages") -> bool:
     """Whether any of the messages has all of these fields."""
-    listed = value.get("messages")
+    listed = value.get(place)
     return isinstance(listed, list) and any(
         isinstance(one, Mapping) and names <= one.keys() for one in listed
     )

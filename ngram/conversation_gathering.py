@@ -115,6 +115,9 @@ class _Waiting:
 def _unfolded(values: Iterator[tuple[str, Any, int]]) -> Iterator[tuple[str, Any, int]]:
     """Yield the values; of a page of a data set, as its server gives it, each row."""
     for where, value, size in values:
+        listed = value.get("messages") if isinstance(value, dict) else None
+        if isinstance(listed, list) and len(listed) == 1 and isinstance(listed[0], list):
+            value = {**value, "messages": listed[0]}  # a batch of one
         rows = value.get("rows") if isinstance(value, dict) else None
         if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
             yield where, value, size

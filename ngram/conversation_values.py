@@ -17,7 +17,8 @@ from ..engine.chat_messages import (
 )
 from .conversation_trees import PathLost, path_to_current
 
-_SYSTEMS = ("system", "system_prompt")
+OTHER_BRANCH = "message of another branch"
+_SYSTEMS = ("system", "system_prompt", "systemPrompt")
 
 
 def is_message(value: object) -> bool:

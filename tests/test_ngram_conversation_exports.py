@@ -17,7 +17,17 @@ from draftsmith.ngram.conversation_details import without_details
 from draftsmith.ngram.conversation_files import open_chats
 from draftsmith.ngram.conversation_formats import chat_of
 from draftsmith.ngram.conversation_trees import roots_of
-from test_ngram_conversations import CHATML, THOUGHTFUL, Toy, answer, said, system, user
+from test_ngram_conversations import (
+    CHATML,
+    NODES,
+    PAGE,
+    THOUGHTFUL,
+    Toy,
+    answer,
+    said,
+    system,
+    user,
+)
 
 CASES = Path(__file__).parent / "golden" / "cases" / "logs"
 TOOLS = (
@@ -446,8 +456,9 @@ def test_branches_of_open_webui() -> None:
     inside = {"messages": listed, "params": {"system": "Be."}}
     assert said(chat_of({"chat": inside})) == [("system", "Be."), *expected]
     value["chat"]["history"]["messages"]["1"]["files"] = [{"type": "image"}, {"type": "file"}]
+    value["chat"]["history"]["messages"]["3"]["sources"] = [{"document": ["x"]}]
     assert dropped(chat_of(value)) == {
-        "file 'image'": 1, "file 'file'": 1, "message of another branch": 1
+        "file 'image'": 1, "file 'file'": 1, "message of another branch": 1, "field 'sources'": 1
     }  # fmt: skip
     with pytest.raises(NotAChat, match="circle"):
         chat_of(web_ui(("1", "2", "user", "a"), ("2", "1", "user", "b")))
@@ -510,6 +521,7 @@ def test_messages_of_libre_chat() -> None:
     later = flat[3] | {"children": [flat[2]]}
     tree = flat[0] | {"children": [flat[1], later]}
     assert texts(chat_of({"messages": [tree]})) == expected
+    assert texts(chat_of({"messagesTree": [tree], "recursive": True})) == expected
     for one in (tree, later, *flat):  # without times the last one is meant
         one.pop("createdAt")
     assert texts(chat_of({"messages": [tree]})) == expected
@@ -577,6 +589,38 @@ def test_blocks_of_claude() -> None:
     assert (chat.messages[1]["reasoning_content"], dropped(chat)) == ("hm", {})
 
 
+def test_branches_of_claude() -> None:
+    """All branches one behind the other, where the export names the message before."""
+
+    def message(name: str, before: str, sender: str, text: str, at: str) -> dict[str, Any]:
+        return {"uuid": name, "parent_message_uuid": before, "sender": sender, "text": text,
+                "created_at": f"2026-01-0{at}T00:00:00Z"}  # fmt: skip
+
+    listed = [message("1", "0", "human", "a", "1"), message("2", "1", "assistant", "b", "3"),
+              message("3", "1", "assistant", "old", "2")]  # fmt: skip
+    value = {"chat_messages": listed}
+    assert said(chat_of(value)) == [("user", "a"), ("assistant", "b")]
+    assert dropped(chat_of(value)) == {"message of another branch": 1}
+    chosen = chat_of(value | {"current_leaf_message_uuid": "3"})
+    assert said(chosen) == [("user", "a"), ("assistant", "old")]
+
+
+def test_contents_of_chatgpt() -> None:
+    """What is left out of the export without its name."""
+
+    def node(before: str | None, role: str, **content: Any) -> dict[str, Any]:
+        return {"parent": before, "message": {"author": {"role": role}, "content": content}}
+
+    mapping = {
+        "1": node(None, "user", content_type="user_editable_context"),
+        "2": node("1", "user", content_type="text", parts=["a"]),
+        "3": node("2", "assistant", content_type="text", parts=["b"]),
+    }
+    chat = chat_of({"mapping": mapping, "current_node": "3"})
+    assert said(chat) == [("user", "a"), ("assistant", "b")]
+    assert dropped(chat) == {"content 'user_editable_context'": 1}
+
+
 # ---- data sets
 
 
@@ -620,6 +664,8 @@ def test_trees_of_open_assistant(tmp_path: Path) -> None:
         ({"instruction": "a", "output": ["b"]}, "ab"),
         ({"instruction": "c", "output": "d", "history": [["a", "b"]]}, "abcd"),
         ({"data": ["a", "b", "c"]}, "abc"),
+        ({"conversation": [{"input": "a", "output": "b"}, {"input": "c", "output": "d"}]}, "abcd"),
+        ({"conversations": [{"human": "a", "assistant": "b"}]}, "ab"),
         ({"prompt": "a", "chosen": "b", "rejected": "x"}, "ab"),
         ({"question": "a", "chosen": "b", "rejected": "x"}, "ab"),
         ({"prompt": [user("a")], "chosen": [answer("b")], "rejected": [answer("x")]}, "ab"),
@@ -664,6 +710,14 @@ def test_a_history_of_another_form() -> None:
     )  # fmt: skip
 
 
+def test_a_batch_of_one(tmp_path: Path) -> None:
+    """A list in the list of messages, as traces of requests have it."""
+    value = {"messages": [[user("a"), answer("b")]]}
+    assert texts(only(chats_of(tmp_path, value))) == [("user", "a"), ("assistant", "b")]
+    both = {"messages": [[user("a")], [user("b")]]}
+    assert chats_of(tmp_path, both) == ["a message that is no object"]
+
+
 def test_pages_of_rows(tmp_path: Path) -> None:
     """Rows that the server has cut, replayed as if they ended there."""
     row = {"messages": [user("a"), answer("b")]}
@@ -694,6 +748,8 @@ NAMES = [
     "choices", "rows", "row", "row_idx", "truncated_cells", "tool_call", "think", "tool_use_id",
     "reasoning_details", "thinking_blocks", "chat_messages", "sender", "instruction", "params",
     "instructions", "replacement_history", "timestamp", "createdAt", "tools", "system", "session",
+    "parent", "conv", "toolCalls", "mapping", "author", "content_type", "parts", "thoughts",
+    "metadata", "parent_message_uuid", "conversation", "human", "assistant", "messagesTree",
 ]  # fmt: skip
 LEAVES = [
     None, 0, 1.5, 10**400, float("nan"), True, "", "text", "user", "assistant", "1", "2", "\ud800",
@@ -708,6 +764,9 @@ WELL_MADE = [
     {"messages": [{"messageId": "1", "isCreatedByUser": True, "text": "a", "children": []}]},
     {"messages": [{"versions": [{"role": "user", "content": []}], "currentlySelected": 0}]},
     {"history": [{"message": user("a")}]}, {"mes": "a", "is_user": True, "extra": {}},
+    {"conv": {"currNode": "2"}, "messages": PAGE}, {"mapping": NODES, "current_node": "4"},
+    {"chat_messages": [{"uuid": "1", "parent_message_uuid": "0", "sender": "human", "text": "a"}]},
+    {"conversation": [{"human": "a", "assistant": "b"}]},
     {"chosen": [user("a")], "rejected": "b"}, {"rows": [{"row_idx": 1, "row": {}}]},
     {"prompt": ["a"], "response": ["b"]}, {"message_tree_id": "1", "prompt": reply("1", None, "a")},
 ]  # fmt: skip
