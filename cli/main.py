@@ -60,9 +60,11 @@ def main(args: Sequence[str]) -> int:
 def _attempt(args: Sequence[str]) -> tuple[str | None, int]:
     """Run one command line; return (line still to print, exit status), the line None when done."""
     try:
+        from ..engine import kernel_cache
         from . import output
 
         output.accept_any_text()
+        kernel_cache.tell = output.warning_line
         status = _dispatch(list(args) or ["--help"])
         sys.stdout.flush()
     except BaseException as error:

@@ -296,6 +296,11 @@ def error_line(text: str) -> None:
         return
 
 
+def warning_line(text: str) -> None:
+    """Print a warning on stderr where there is no ``Output`` yet."""
+    error_line(f"warning: {text}")
+
+
 def one_line(text: str) -> str:
     """Return text with control characters escaped: a file name may hold a line break."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -41,8 +41,9 @@ ONLY_IN = {
     "aiohttp": "ngram/url_store.py",
     "matplotlib": "cli/plot.py",
 }
-# Apart from *_kernels.py: engine/jit.py listens to Numba's compiler.
-NUMBA_TOO = {"engine/jit.py"}
+# Apart from *_kernels.py: engine/jit.py listens to Numba's compiler, engine/kernel_cache.py to
+# where it keeps what it compiled.
+NUMBA_TOO = {"engine/jit.py", "engine/kernel_cache.py"}
 
 
 def name_of(path: Path) -> str:
