@@ -160,6 +160,7 @@ def run_lookup(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
     from ..engine.jit import CompileWatch
     from .compare import step_sizes
+    from .compare_noise import warn_of_noise
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
     from .run_report import comparison_keys, generation_keys, tables_of
     from .session import opened, plan
@@ -195,6 +196,8 @@ def run_lookup(request: Request, out: Output) -> None:
     record |= comparison_keys(made.comparison)
     record |= closing_keys(_chosen(request, planned), inputs, watch.seconds)
     out.result(record, tables_of(record), aside=not request.n_turns)
+    if made.comparison is not None:
+        warn_of_noise(record, out)
     if made.failure is not None:
         raise made.failure
 

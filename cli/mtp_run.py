@@ -305,6 +305,7 @@ def run_mtp(request: Request, out: Output) -> None:
     """Generate one text, or compare, and print the result."""
     from ..engine.jit import CompileWatch
     from .compare import STEP_SIZES
+    from .compare_noise import warn_of_noise
     from .inputs import COMPILE_NOTE, Stages, closing_keys
     from .run_report import comparison_keys, generation_keys, tables_of
     from .session import opened, plan
@@ -331,6 +332,8 @@ def run_mtp(request: Request, out: Output) -> None:
     record |= comparison_keys(made.comparison)
     record |= closing_keys(_chosen(request, planned), inputs, watch.seconds)
     out.result(record, tables_of(record), aside=not request.n_turns)
+    if made.comparison is not None:
+        warn_of_noise(record, out)
     if made.run.stop_reason == "interrupted":
         raise KeyboardInterrupt
 

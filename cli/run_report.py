@@ -76,10 +76,14 @@ def comparison_keys(comparison: Comparison | None) -> dict[str, Any]:
         names = (
             *("plain_tokens_per_s", "draft_tokens_per_s", "ratio", "identical"),
             *("plain_tokens_per_s_samples", "draft_tokens_per_s_samples", "ratio_samples"),
+            *("ratio_explained", "gain_unexplained", "gain_within_spread"),
             *("step_n_past", "step_ms", "step_ms_least", "step_cost"),
         )
         return dict.fromkeys(names)
+    from .compare_noise import judge
+
     ratios = comparison.ratios()
+    verdict = judge(comparison)
     step_ms = {str(n): median(ns) / 1e6 for n, ns in comparison.step_ns.items()}
     return {
         "plain_tokens_per_s": middle(speeds(comparison.plain)),
@@ -89,6 +93,9 @@ def comparison_keys(comparison: Comparison | None) -> dict[str, Any]:
         "plain_tokens_per_s_samples": speeds(comparison.plain),
         "draft_tokens_per_s_samples": speeds(comparison.drafted),
         "ratio_samples": ratios,
+        "ratio_explained": verdict.explained,
+        "gain_unexplained": verdict.is_unexplained,
+        "gain_within_spread": verdict.is_within_spread,
         "step_n_past": comparison.n_past,
         "step_ms": step_ms,
         "step_ms_least": {str(n): min(ns) / 1e6 for n, ns in comparison.step_ns.items()},
@@ -230,6 +237,7 @@ def _comparison(record: Mapping[str, Any]) -> Table:
         row("with drafts, tokens/s", "draft_tokens_per_s", 1),
         row("plain, tokens/s", "plain_tokens_per_s", 1),
         row("ratio", "ratio", 3),
+        ("of which rounds explain", number(record["ratio_explained"], 3), "at most"),
         None,
         ("same text", "yes" if record["identical"] else "NO", ""),
     ]
