@@ -23,6 +23,7 @@ ROLES = {
     "human": "user",
     "gpt": "assistant",
     "chatgpt": "assistant",
+    "chatbot": "assistant",
     "bot": "assistant",
     "model": "assistant",
     "ai": "assistant",
@@ -42,6 +43,8 @@ TAKEN = frozenset({"messages", "add_generation_prompt", "bos_token", "eos_token"
 # Lists of thoughts, by the type of those that are a text, and where they have it.
 _THOUGHTS = {"reasoning.text": "text", "thinking": "thinking"}
 _THOUGHT_LISTS = ("reasoning_details", "thinking_blocks")
+# Where a message has what was said.
+_CONTENTS = ("content", "value", "text", "parts", "message")
 _ARGUMENTS = ("arguments", "args", "parameters", "input")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 # Nothing honest goes deeper, and JSON can be written again.
@@ -116,7 +119,10 @@ def _add(chat: Chat, message: Json) -> None:
     if not isinstance(role, str) or not role:
         raise NotAChat("a message without a role")
     role_known = role_of(role)
-    said = _said(message.get("content", message.get("value")), is_tool=role_known == "tool")
+    found = message.get(first_of(message, _CONTENTS))
+    if role_known != "assistant" and not any(name in message for name in _CONTENTS):
+        raise NotAChat("a message without a content")
+    said = _said(found, is_tool=role_known == "tool")
     content = content_of(chat, said, of_answer=role_known == "assistant")
     added: dict[str, Any] = {"role": role_known, "content": content}
     calls = calls_of(message)
@@ -181,7 +187,7 @@ def content_of(chat: Chat, said: object, *, of_answer: bool = False) -> str | li
         if part is None:
             continue
         if isinstance(part, Mapping):
-            kind = part.get("type", part.get("content_type", "text"))
+            kind = _part_kind(part)
             text = part.get("text") if kind in _TEXT_PARTS else part.get("refusal")
             if not isinstance(text, str):
                 chat.dropped.add("block", kind, of_answer=of_answer)
@@ -193,6 +199,13 @@ def content_of(chat: Chat, said: object, *, of_answer: bool = False) -> str | li
     if len(texts) < 2:
         return texts[0] if texts else ""
     return [{"type": "text", "text": text} for text in texts]
+
+
+def _part_kind(part: Json) -> object:
+    """The type of a part; without one it is a text, or known by its first field."""
+    return part.get(
+        "type", part.get("content_type", "text" if "text" in part else next(iter(part), None))
+    )
 
 
 def calls_of(message: Json) -> list[dict[str, Any]]:

@@ -23,7 +23,9 @@ _SYSTEMS = ("system", "system_prompt", "systemPrompt")
 
 def is_message(value: object) -> bool:
     """Whether a value is a message, and a list that begins with it one conversation."""
-    return isinstance(value, Mapping) and ("role" in value or "from" in value)
+    if not isinstance(value, Mapping) or {"message_id", "parent_id"} <= value.keys():
+        return False  # a message of a tree, whose list may hold several
+    return "role" in value or "from" in value
 
 
 def chat_with(value: Json) -> Chat:

@@ -151,6 +151,23 @@ def test_contents_that_are_objects() -> None:
         messages_of({"role": "tool", "content": {"x": deep}})
 
 
+def test_contents_under_other_names() -> None:
+    """A prompt that is empty because its text has another name, without a word."""
+    for message in (
+        {"text": "a"}, {"value": "a"}, {"parts": [{"text": "a"}]}, {"message": "a"},
+        {"content": None, "text": "a"},
+    ):  # fmt: skip
+        said, dropped = messages_of({"role": "user", **message})
+        assert (said, dropped) == ([{"role": "user", "content": "a"}], {})
+    with pytest.raises(NotAChat, match="without a content"):
+        messages_of({"role": "user", "body": "a"})
+    parts = [{"text": "a"}, {"functionCall": {}}, {"inlineData": {}, "mimeType": "x"}, {}]
+    said, dropped = messages_of({"role": "MODEL", "parts": parts})
+    assert said == [{"role": "assistant", "content": "a"}]
+    assert dropped == {"block 'functionCall'": 1, "block 'inlineData'": 1,
+                       "block": 1}  # fmt: skip
+
+
 def test_the_case(golden: Path) -> None:
     """A request of Anthropic's form that is another chat than OpenAI's."""
     cases = golden / "cases" / "logs"

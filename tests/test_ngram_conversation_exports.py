@@ -643,6 +643,11 @@ def test_trees_of_open_assistant(tmp_path: Path) -> None:
         assert isinstance(other, Chat)
         assert (said(one), said(other)) == (expected, expected[:2])
         assert dropped(one) == {"answer that was ranked lower": 2}
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps([*first, *second], indent=1))
+    assert [said(chat) for chat in chats_in(path) if isinstance(chat, Chat)] == [
+        expected, expected[:2]
+    ]  # fmt: skip
     assert chats_of(tmp_path, *first[1:2], *second)[0] == (
         "an answer to a message that is not in the file"
     )
