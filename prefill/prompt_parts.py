@@ -7,9 +7,8 @@ stands is found in the rendered text, so it does not matter how a template words
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,15 +18,13 @@ from numpy.typing import NDArray
 from ..engine.chat import ChatTemplate
 from ..engine.detokenise import token_piece
 from ..engine.tokenizer import Tokenizer
+from .question import Source
+from .question_turns import find_asked
 from .spans import TokenSpans
 from .turns import Message, Turn, find_turns
 
 CHUNK = 32  # tokens
 SEPARATOR = "\n\n"
-
-# A last turn up to this long is all question. Of a longer one its last paragraph is, or its first.
-_QUESTION_CHARACTERS = 1024
-_PARAGRAPHS = re.compile(r"\n[ \t]*\n\s*")
 
 Span = tuple[int, int]
 
@@ -44,6 +41,9 @@ class PromptParts:
         from the question. All else is mandatory.
     spans : where in the prompt's text each token stands; None if there is no text.
     problem : why it is not known what may be dropped, or "".
+    source : where the question was found.
+    doubt : what is not certain about that, or "".
+    unplaced : messages that stay whole, for the template shows another text than theirs.
     """
 
     ids: NDArray[np.int32]
@@ -51,6 +51,9 @@ class PromptParts:
     document: tuple[Span, ...]
     spans: TokenSpans | None = None
     problem: str = ""
+    source: Source = Source.GIVEN
+    doubt: str = ""
+    unplaced: tuple[str, ...] = ()
 
     @classmethod
     def of_document(
@@ -83,7 +86,7 @@ class PromptParts:
         if not turns:  # neither document nor question
             return _parts(text, ids, tokenizer, [], (0, 0))
         if not turns[0].is_found:
-            return cls(ids, (0, 0), (), None, _lost(turns[0]))
+            return cls(ids, (0, 0), (), None, _lost(turns[0]), source=Source.NONE)
         documents, asked = [turns[0].place(0, cut[0])], turns[0].place(cut[1], len(content))
         return _parts(text, ids, tokenizer, documents, asked)
 
@@ -97,41 +100,35 @@ class PromptParts:
         question: str | None = None,
         **values: Any,
     ) -> PromptParts:
-        """A conversation; the question is in its last user turn.
+        """A conversation; the question is in its last user turn, wherever that asks.
 
         What the user, the assistant and tools said before that turn may be dropped, and what
-        tools said after it. A last turn of more than 1024 characters is a document with a
-        question behind it, the last paragraph; or before it, if only the first paragraph ends
-        as a question does.
+        tools said after it; of a long last turn what ``question.find_question`` says. A last turn
+        that only goes on with what was asked before ("continue") keeps that question, too.
 
         Parameters
         ----------
-        question : the part of the last user turn that is the question, if it is known.
+        question : words of the user that are the question, if it is known.
         values : further variables of the template, such as ``tools``; they are not dropped.
 
         Raises
         ------
         InputMalformed, ChatTemplateUnusable : see ``Tokenizer.encode``, ``ChatTemplate.render``.
         ModelUnsupported : see ``TokenSpans.of``.
+        UsageError : the user does not say ``question``.
         """
         text = template.render(messages, **values)
         ids = template.encode(text, tokenizer)
         turns = find_turns(text, messages, template, values)
-        last = max((turn.message for turn in turns if turn.role == "user"), default=-1)
-        if last < 0:
-            return cls(ids, (0, 0), (), None, "the conversation has no turn of a user")
-        documents: list[Span] = []
-        asked = (0, 0)
-        for turn in turns:
-            if turn.message == last:
-                if not turn.is_found:
-                    return cls(ids, (0, 0), (), None, _lost(turn))
-                places, asked_of_turn = _cut_turn(turn.text, question)
-                documents += [turn.place(*place) for place in places]
-                asked = turn.place(*asked_of_turn)
-            elif turn.is_found and turn.may_drop(last):
-                documents.append(turn.place(0, len(turn.text)))
-        return _parts(text, ids, tokenizer, documents, asked)
+        asked = find_asked(turns, question)
+        if asked is None:
+            problem = "the conversation has no turn of a user"
+            return cls(ids, (0, 0), (), None, problem, source=Source.NONE)
+        if asked.lost is not None:
+            return cls(ids, (0, 0), (), None, _lost(asked.lost), source=Source.NONE)
+        parts = _parts(text, ids, tokenizer, asked.documents, asked.question)
+        unplaced = tuple(map(_named, asked.unplaced))
+        return replace(parts, source=asked.source, doubt=asked.doubt, unplaced=unplaced)
 
     def retokenised(self, tokenizer: Tokenizer) -> PromptParts:
         """The same text and the same parts of it in another tokenizer's ids.
@@ -162,6 +159,18 @@ class PromptParts:
         """Tokens of the prompt."""
         return int(self.ids.size)
 
+    @property
+    def question_text(self) -> str:
+        """The question, as the prompt says it."""
+        if self.spans is None or self.question[0] == self.question[1]:
+            return ""
+        start, stop = self.question
+        return (
+            self.spans.text[int(self.spans.start[start]) : int(self.spans.stop[stop - 1])]
+            .decode("utf-8", "replace")
+            .strip()
+        )
+
     @cached_property
     def is_document(self) -> NDArray[np.bool_]:
         """Whether each token may be dropped, bool [n]."""
@@ -182,12 +191,20 @@ class PromptParts:
 
     def chunks(self, size: int = CHUNK) -> NDArray[np.int32]:
         """Start and stop of each chunk, int32 [n_chunks, 2]: each part of the document from its
-        start on, its last chunk as short as need be."""
-        starts = [np.arange(a, b, size, dtype=np.int32) for a, b in self.document]
-        stops = [np.minimum(s + size, b) for s, (_, b) in zip(starts, self.document, strict=True)]
+        start on, its last chunk as short as need be. None begins inside a character: such a chunk
+        begins a token or some later."""
+        starts = [self._chunk_starts(a, b, size) for a, b in self.document]
+        stops = [np.append(s[1:], b) for s, (_, b) in zip(starts, self.document, strict=True)]
         if not starts:
             return np.empty((0, 2), np.int32)
         return np.stack([np.concatenate(starts), np.concatenate(stops)], axis=1).astype(np.int32)
+
+    def _chunk_starts(self, start: int, stop: int, size: int) -> NDArray[np.int32]:
+        starts = np.arange(start, stop, size, dtype=np.int32)
+        if self.spans is None:
+            return starts
+        moved = np.array([start, *(self.spans.next_border(at) for at in starts[1:].tolist())])
+        return np.unique(moved[moved < stop]).astype(np.int32)
 
 
 def _lost(turn: Turn) -> str:
@@ -195,26 +212,8 @@ def _lost(turn: Turn) -> str:
     return f"the chat template does not show the last user turn as it is: {shown!r}"
 
 
-def _cut_turn(text: str, question: str | None) -> tuple[list[Span], Span]:
-    """Parts of the last user turn that may be dropped, and its question, in its characters."""
-    if question is not None:
-        at = text.rfind(question)
-        if at < 0:
-            return [], (0, 0)
-        return [(0, at), (at + len(question), len(text))], (at, at + len(question))
-    if len(text) <= _QUESTION_CHARACTERS:
-        return [], (0, len(text))
-    body = len(text.rstrip())
-    blanks = [match.span() for match in _PARAGRAPHS.finditer(text, 0, body)]
-    if not blanks:
-        return [], (0, len(text))
-    (first_stop, second), (before, last) = blanks[0], blanks[-1]
-    first_asks = text[:first_stop].rstrip().endswith(("?", ":"))
-    last_asks = text[last:body].endswith(("?", ":"))
-    keeps_first = first_stop <= _QUESTION_CHARACTERS
-    if keeps_first and first_asks and not last_asks:
-        return [(second, len(text))], (0, first_stop)
-    return [(second if keeps_first else 0, before)], (last, len(text))
+def _named(turn: Turn) -> str:
+    return f"message {turn.message + 1} ({turn.role})"
 
 
 def _parts(
@@ -256,6 +255,10 @@ def _parts_of_bytes(
         first, end = _touched(spans, (start, stop))
         first += int(first < end and spans.start[first] < start)
         end -= int(first < end and spans.stop[end - 1] > stop)
+        while first < end and spans.is_inside(first):
+            first += 1
+        while first < end < spans.start.size and spans.is_inside(end):
+            end -= 1
         if first < end:
             found.append((first, end))
     return PromptParts(ids, asked, tuple(found), spans, problem)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
+from .paragraphs import SENTENCE_END
 from .prompt_parts import CHUNK, PromptParts
 from .scores import Scores
 from .select_kernels import NEIGHBOUR_SHARE, keep_chunks, sum_chunks, weigh_chunks
@@ -33,10 +34,7 @@ _SENTENCE_MOST, _WORD_MOST = CHUNK, 8  # tokens that are added on a side
 _FLAT = 1e-6
 
 # Where a line ends, or a sentence, with what closes behind it; and the bytes they begin with.
-_CLOSERS = "(?:[\\x29\\]\"'*_]|\u201d|\u2019|\u00bb|\u300d|\u300f|\uff09)*"
-_END = re.compile(
-    f"\\n+|[.!?]+{_CLOSERS}(?=\\s)|(?:\u3002|\uff01|\uff1f|\u2026){_CLOSERS}".encode()
-)
+_END = re.compile(f"(?<!\\n)\\n+|{SENTENCE_END}".encode())
 _BEGINS_END = np.isin(np.arange(256), list(b"\n.!?\xe2\xe3\xef"))
 _IS_BLANK = np.isin(np.arange(256), list(b" \t\n\v\f\r"))
 
@@ -226,7 +224,7 @@ def word_borders(spans: TokenSpans) -> NDArray[np.bool_]:
     before = np.concatenate((text[-1:], text))  # before[i]: the byte before byte i
     at, is_blank = spans.start, _IS_BLANK
     found = is_blank[text[at]] | is_blank[before[at]] | (text[at] >= 0xE3)
-    return np.append(found, True)
+    return np.append(found, True) & spans.begins_character
 
 
 def sentence_borders(spans: TokenSpans) -> NDArray[np.bool_]:
@@ -237,7 +235,7 @@ def sentence_borders(spans: TokenSpans) -> NDArray[np.bool_]:
     ends = np.array([match.end() for match in matches if match], np.int64)
     found[np.searchsorted(spans.start, ends, "left")] = True
     found[-1] = True
-    return found
+    return found & spans.begins_character
 
 
 def _selection(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ _STRIP_LEFT, _STRIP_RIGHT = int(Attribute.STRIP_LEFT), int(Attribute.STRIP_RIGHT
 
 _BLANKS = frozenset(b" \t\n\v\f\r")
 _JOINER = "\u200d"
+_MARKS_MOST = 32  # tokens of one character that is made of several
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _JAMO_THAT_FOLLOW = range(0x1160, 0x1200)
 
@@ -101,6 +103,28 @@ class TokenSpans:
     def text_of(self, kept: NDArray[np.int32]) -> list[bytes]:
         """Texts of the runs of kept tokens (int32 [n_kept]), each of whole characters."""
         return [self.text[a:b] for a, b in self.bytes_of(kept).tolist()]
+
+    def is_inside(self, token: int) -> bool:
+        """Whether a token begins inside a character."""
+        at = int(self.start[token])
+        return at < len(self.text) and self.text[at] & 0xC0 == 0x80
+
+    @cached_property
+    def begins_character(self) -> NDArray[np.bool_]:
+        """Whether each token, and what comes after the last, begins a character; bool [n + 1]."""
+        text = np.frombuffer(self.text + b" ", np.uint8)
+        return np.append((text[self.start] & 0xC0) != 0x80, True)
+
+    def next_border(self, token: int) -> int:
+        """The first token from one on that begins what is seen as one character, or else the
+        first that begins a character; the number of tokens if there is none."""
+        n, first = self.start.size, token
+        while first < n and self.is_inside(first):
+            first += 1
+        for at in range(first, min(n, first + _MARKS_MOST)):
+            if is_border(self.text, int(self.start[at])):
+                return at
+        return first
 
     def _border(self, at: int, step: int) -> int:
         """The nearest place from ``at`` on, in one direction, that parts no character."""

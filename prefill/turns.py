@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from ..engine.errors import ChatTemplateUnusable
 
 _DROPPABLE = ("user", "assistant", "tool", "function")
 _TOOLS = ("tool", "function")
+_LOOKS_MOST = 1 << 31  # characters that are looked at, turn by turn
 
 Message = Mapping[str, Any]
 
@@ -62,7 +64,7 @@ def find_turns(
     what stands around the marks tells the places.
     """
     turns = list(_turns(messages))
-    found = _find_all(text, turns)
+    found = _find_all(text, turns) if len(turns) * len(text) <= _LOOKS_MOST else None
     if found is not None:
         return found
     try:
@@ -144,30 +146,92 @@ def _find_between(
 ) -> list[Turn]:
     """The turns by what the template put around marks in their stead.
 
-    If anything differs, none is found. Of a turn that is shown twice, the last place counts.
+    From the text's beginning on as far as all is shown as it is, then from its end back. Between a
+    first and a last turn that the template changed, those count that stand there once. Of a turn
+    that is shown twice, the last place counts.
     """
     found = list(turns)
-    if not marks:
-        return found
     number_of = {mark: number for number, mark in enumerate(marks)}
-    pieces = re.split(f"({'|'.join(map(re.escape, marks))})", marked)
-    if not text.startswith(pieces[0]):
+    pieces = re.split(f"({'|'.join(map(re.escape, marks))})", marked) if marks else [marked]
+    numbers = [number_of[mark] for mark in pieces[1::2]]
+    fixed = pieces[0::2]  # before the first turn, between two of them, behind the last one
+    if not numbers or not text.startswith(fixed[0]) or not text.endswith(fixed[-1]):
         return found
-    at = len(pieces[0])
-    for mark, behind in zip(pieces[1::2], pieces[2::2], strict=True):
-        number = number_of[mark]
-        turn = turns[number]
-        shown = _shown_as(turn.text, text, at, behind)
+    start, stop = len(fixed[0]), len(text) - len(fixed[-1])
+    first, last = 0, len(numbers)
+    while first < last:
+        is_last = first == len(numbers) - 1
+        shown = _shown_as(turns[numbers[first]].text, text, start, fixed[first + 1], is_last)
         if shown is None:
-            return list(turns)
-        found[number] = replace(turn, start=at + _lead(shown) - _lead(turn.text))
-        at += len(shown) + len(behind)
-    return found if at == len(text) else list(turns)
+            break
+        if shown[1]:
+            found[numbers[first]] = _placed(turns[numbers[first]], shown[0], start)
+        start += len(shown[0]) + len(fixed[first + 1]) * (not is_last)
+        first += 1
+    if first == last:
+        return found if start == stop else list(turns)
+    while first < last - 1:
+        turn = turns[numbers[last - 1]]
+        shown_before = _shown_before(turn.text, text, start, stop, fixed[last - 1])
+        if shown_before is None:
+            break
+        found[numbers[last - 1]] = _placed(turn, shown_before, stop - len(shown_before))
+        stop -= len(shown_before) + len(fixed[last - 1])
+        last -= 1
+    if (last - first) * len(text) > _LOOKS_MOST:
+        return found
+    for number in range(first + 1, last - 1):
+        turn = turns[numbers[number]]
+        around = fixed[number] + turn.text.strip() + fixed[number + 1]
+        at = text.find(around, start, stop)
+        if at >= 0 and text.find(around, at + 1, stop) < 0:
+            start = at + len(fixed[number])
+            found[numbers[number]] = _placed(turn, turn.text.strip(), start)
+    return found
 
 
-def _shown_as(wanted: str, text: str, at: int, behind: str) -> str | None:
-    """How a template shows a text: whole, or with the blanks at one or both ends cut off."""
-    for shown in (wanted, wanted.strip(), wanted.rstrip(), wanted.lstrip()):
-        if text.startswith(shown, at) and text.startswith(behind, at + len(shown)):
+def _placed(turn: Turn, shown: str, at: int) -> Turn:
+    """A turn that is shown like that at a place."""
+    return replace(turn, start=at + _lead(shown) - _lead(turn.text))
+
+
+def _trims(wanted: str) -> tuple[str, ...]:
+    """How a template may show a text as it is: whole, or with outer blanks cut off."""
+    return wanted, wanted.strip(), wanted.rstrip(), wanted.lstrip()
+
+
+def _shown_as(
+    wanted: str, text: str, at: int, behind: str, is_last: bool
+) -> tuple[str, bool] | None:
+    """How a template shows a text at a place, and whether as it is; None: in no known way."""
+
+    def fits(shown: str) -> bool:
+        end = at + len(shown)
+        if is_last and end + len(behind) != len(text):
+            return False
+        return text.startswith(shown, at) and text.startswith(behind, end)
+
+    for shown in _trims(wanted):
+        if fits(shown):
+            return shown, True
+    for shown in map(_as_json, _trims(wanted)):
+        if fits(shown):
+            return shown, False
+    return None
+
+
+def _shown_before(wanted: str, text: str, start: int, stop: int, before: str) -> str | None:
+    """How a template shows a text as it is that ends at a place; None: it does not."""
+    for shown in _trims(wanted):
+        begin = stop - len(shown) - len(before)
+        if begin >= start and text.endswith(before + shown, begin, stop):
             return shown
     return None
+
+
+def _as_json(text: str) -> str:
+    """A text as Jinja's ``tojson`` writes it in a template of llama.cpp's: escaped, without quotes.
+
+    It is the same text to the model, but its places are others, so that it is not cut.
+    """
+    return json.dumps(text, ensure_ascii=False)[1:-1]
