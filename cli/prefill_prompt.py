@@ -34,6 +34,7 @@ class AskRequest:
     system : what the system says before; None: nothing
     raw : no chat template
     escape : process llama.cpp's escapes in document, question and system
+    named : words of the conversation that are the question; None: they are to be found
     """
 
     file: str | None
@@ -42,6 +43,7 @@ class AskRequest:
     system: str | None
     raw: bool
     escape: bool
+    named: str | None = None
 
     def check(self) -> None:
         """Refuse what does not go together.
@@ -60,6 +62,13 @@ class AskRequest:
             raise UsageError(
                 "--chat-file brings its own document and question", remedy="leave out -f and -p"
             )
+        if self.named is not None and self.chat_file is None:
+            raise UsageError(
+                "--question is for --chat-file",
+                remedy="give the question with -p, without --question",
+            )
+        if self.named is not None and not self.named.strip():
+            raise UsageError("--question is empty", remedy="give some words of the prompt")
         if self.raw and (self.chat_file is not None or self.system is not None):
             raise UsageError(
                 "a conversation and what the system says need a chat template",
@@ -81,6 +90,7 @@ class Ask:
     values : further variables of the template
     template : None: raw
     answer_begin : what the answer is to begin with
+    named : words of the conversation that are the question; None: they are to be found
     """
 
     tokenizer: Tokenizer
@@ -91,6 +101,7 @@ class Ask:
     messages: tuple[Mapping[str, Any], ...] = ()
     values: Mapping[str, Any] | None = None
     answer_begin: str = ""
+    named: str | None = None
 
     def begin(self) -> np.ndarray:
         """What the answer is to begin with, int32 [n]."""
@@ -103,7 +114,11 @@ class Ask:
         if self.messages:
             assert self.template is not None
             return PromptParts.of_messages(
-                self.messages, self.tokenizer, self.template, **(self.values or {})
+                self.messages,
+                self.tokenizer,
+                self.template,
+                question=self.named,
+                **(self.values or {}),
             )
         return PromptParts.of_document(
             self.document, self.question, self.tokenizer, self.template, system=self.system
@@ -137,7 +152,7 @@ def read_ask(request: AskRequest, target: Target, out: Output) -> Ask:
     template = None if request.raw else find_template(target)
     if request.chat_file is not None:
         messages, values = _read_chat(request.chat_file)
-        return Ask(tokenizer, template, messages=messages, values=values)
+        return Ask(tokenizer, template, messages=messages, values=values, named=request.named)
     asked = PromptRequest(None, request.file, False, None, request.escape)
     return Ask(
         tokenizer,

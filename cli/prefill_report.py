@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from .prefill_asking import Asked
     from .prefill_models import ScorePlan
 
+QUESTION_SOURCES = {
+    "given": "what was given",
+    "turn": "all of the last turn",
+    "end": "what asks at the end",
+    "beginning": "what asks at the beginning",
+    "middle": "what asks in the middle",
+    "last": "what stands last, for nothing asks",
+    "earlier": "what was asked before, which the last turn goes on with",
+    "none": "no question",
+}
 STAGES = ("tokenise", "score", "select", "target prefill", "first token")
 
 
@@ -48,6 +58,10 @@ def choice_keys(asked: Asked, plan: ScorePlan) -> dict[str, Any]:
         "n_prompt": parts.n,
         "n_mandatory": parts.n_mandatory,
         "n_question": parts.question[1] - parts.question[0],
+        "question_text": parts.question_text,
+        "question_source": str(parts.source),
+        "question_doubt": parts.doubt or None,
+        "whole_messages": list(parts.unplaced),
         "n_budget": None if isinstance(outcome, Refused) else outcome.budget,
         "n_budget_cut": choice.budget_cut,
         "n_kept": int(choice.kept.size),
@@ -135,6 +149,12 @@ def tables_of(record: Mapping[str, Any]) -> list[Table]:
     return tables
 
 
+def shortened(text: str, most: int = 60) -> str:
+    """A text on one line, of some characters at most: its end, where a question mark stands."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"...{line[-most:]}"
+
+
 def _times(record: Mapping[str, Any]) -> Table:
     total = record["ttft_ms"]
     rows: list[Sequence[str] | None] = [
@@ -160,6 +180,8 @@ def _kept(record: Mapping[str, Any]) -> Table:
         ("layers that ran", number(record["n_layers_scored"])),
         ("tokens of the prompt", number(record["n_prompt"])),
         ("that have to stay", number(record["n_mandatory"])),
+        ("the question", shortened(record["question_text"]) or "-"),
+        ("found as", QUESTION_SOURCES[record["question_source"]]),
         ("that may be kept", number(record["n_budget"])),
         ("kept", number(record["n_kept"])),
         ("share", percent(record["n_kept"], record["n_prompt"])),

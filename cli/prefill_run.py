@@ -47,6 +47,15 @@ def command(
             '"messages", "tools" and the like. The last user turn holds the question.',
         ),
     ] = None,
+    named: Annotated[
+        str | None,
+        typer.Option(
+            "--question",
+            metavar="TEXT",
+            help="Of --chat-file: words of the user that are the question. Without it the question "
+            "is found by what asks in the last turn of the user.",
+        ),
+    ] = None,
     system: run_options.System = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="No chat template: document, blank line, question.")
@@ -352,7 +361,7 @@ def command(
         )
     request = Request(
         run=run,
-        ask=AskRequest(file, question, chat_file, system, raw, escape),
+        ask=AskRequest(file, question, chat_file, system, raw, escape, named),
         niah=asked,
         score=ScoreRequest(scorer, drafter, calibration, heads, window, one_pass).settled(),
         draft=draft,
@@ -414,6 +423,7 @@ def _check_niah(request: Request, what: str = "--niah") -> None:
         ("-f", ask.file is not None),
         ("-p", ask.question is not None),
         ("--chat-file", ask.chat_file is not None),
+        ("--question", ask.named is not None),
         ("-sys", ask.system is not None),
         ("-e", ask.escape),
         ("--compare", request.n_turns > 0),

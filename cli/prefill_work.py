@@ -376,10 +376,29 @@ def _tell(request: Request, prepared: Prepared, choice: Choice, out: Output) -> 
             f"the context has room for {choice.outcome.budget} tokens of the prompt: "
             f"{choice.budget_cut} less than --keep {request.keeps[0]:g} asks for"
         )
+    _tell_of_question(choice, out)
     if request.show_kept and out.mode == "table":
         from .kept_view import show_kept
 
         show_kept(choice, request.color)
+
+
+def _tell_of_question(choice: Choice, out: Output) -> None:
+    """Warn of what is not certain about the question, and of messages that are kept whole."""
+    from ..prefill.select import Refusal, Refused
+    from .prefill_report import QUESTION_SOURCES, shortened
+
+    parts, outcome = choice.parts, choice.outcome
+    if isinstance(outcome, Refused) and outcome.kind in (Refusal.SHORT, Refusal.UNPLACED):
+        return  # nothing is dropped, whatever the question is
+    if parts.doubt:
+        out.warn(
+            f"the question is taken to be {shortened(parts.question_text)!r} "
+            f"({QUESTION_SOURCES[parts.source]}): {parts.doubt}; --question names it"
+        )
+    if parts.unplaced:
+        named = ", ".join(parts.unplaced[:5]) + (", ..." if len(parts.unplaced) > 5 else "")
+        out.warn(f"kept whole, since the chat template changes their text: {named}")
 
 
 def _warn_of_limit(request: Request, record: dict[str, Any], out: Output) -> None:
@@ -411,6 +430,7 @@ def _chosen(request: Request, prepared: Prepared) -> dict[str, Any]:
         "file": ask.file,
         "question": ask.question,
         "chat_file": ask.chat_file,
+        "named_question": ask.named,
         "system": ask.system,
         "raw": ask.raw,
         "escape": ask.escape,

@@ -135,6 +135,8 @@ _REQUEST = re.compile(
     r"|we (?:want|need)\b)",
     _FLAGS,
 )
+_VERB_FIRST = re.compile(rf"{_LEAD}(?:{_VERBS})\b(?!\s*[:,])", _FLAGS)
+_VERB_FIRST_MOST = 80
 _INTERROGATIVE = re.compile(
     rf"{_LEAD}(?:(?:what|who|whom|whose|where|when|which|why|how|is|are|was|were|does|do|did|can|could"
     r"|has|have|should|will|would|whats|wer|was|wo|wann|warum|wie|welche\w*|wieviel\w*|qui|que|quoi|où"
@@ -307,6 +309,8 @@ def _kind_of_sentence(sentence: str, n_around: int) -> Kind:
     if _FORMAT.match(sentence):
         return Kind.TRAILS
     if _REQUEST.match(sentence):
+        return Kind.REQUESTS
+    if n_around <= _VERB_FIRST_MOST and _VERB_FIRST.match(sentence):
         return Kind.REQUESTS
     if is_short and (_EAST_ASIAN.search(sentence) or _asks_without_mark(sentence)):
         return Kind.REQUESTS

@@ -27,8 +27,8 @@ _PARAGRAPH_BREAK = re.compile(f"{_BREAK}(?:{_BLANK}{_BREAK})+\\s*|\u2029\\s*")
 _LINE_BREAK = re.compile(f"{_BREAK}\\s*")
 # Arabic, Devanagari, Ethiopic and Armenian, beside those by which a selection is widened.
 _SENTENCE_BREAK = re.compile(f"(?:{SENTENCE_END}|[\u061f\u06d4\u0964\u1362\u0589]){CLOSERS}\\s*")
-_FENCE = re.compile("^[ \\t]*(`{3,}|~{3,})", re.MULTILINE)
-_JSON = re.compile("^[ \\t]*([{\\[])[ \\t\\r]*$", re.MULTILINE)
+_FENCE = re.compile("(?:^|(?<=[\\r\\n]))[ \\t]*(`{3,}|~{3,})")
+_JSON = re.compile("(?:^|(?<=[\\r\\n]))[ \\t]*([{\\[])[ \\t]*(?=[\\r\\n]|$)")
 _BRACKETS = re.compile("[{}\\[\\]]")
 
 
@@ -123,7 +123,8 @@ def _stripped(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
 def _blocks(text: str) -> list[tuple[int, int]]:
     """Blocks of at most ``LONGEST_BLOCK`` characters, in order and apart."""
     fences = list(_fenced(text))
-    found, at = [], 0
+    found: list[tuple[int, int]] = []
+    at = 0
     for start, stop in [*fences, (len(text), len(text))]:
         found += _json_blocks(text, at, start)
         if 0 < stop - start <= LONGEST_BLOCK:

@@ -234,7 +234,7 @@ class _Search:
         """Nothing asks: what stands last, thanks left out."""
         number = self._last_of(Kind.SAYS)
         last = len(self._pieces) - 1
-        if number < last and not self._is_query(number):
+        if number < last and self._length(number) > _LINE:
             number += 1  # how to answer is all that is asked for
         stop = self._pieces[number if self._is_query(number) else last].stop
         return Found(

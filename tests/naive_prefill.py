@@ -10,14 +10,22 @@ CLOSERS = ")]\"'*_\u201d\u2019\u00bb\u300d\u300f\uff09"
 BLANKS = " \t\n\v\f\r"
 
 
-def chunks(document: Sequence[Span], size: int) -> list[list[int]]:
-    """The tokens of each chunk."""
+def chunks(
+    document: Sequence[Span], size: int, begins: Sequence[bool] | None = None
+) -> list[list[int]]:
+    """The tokens of each chunk; ``begins``: whether each token begins a character, None: all do."""
     result = []
     for start, stop in document:
-        tokens = list(range(start, stop))
-        while tokens:
-            result.append(tokens[:size])
-            tokens = tokens[size:]
+        chunk: list[int] = []
+        is_due = False
+        for token in range(start, stop):
+            is_due = is_due or (token > start and (token - start) % size == 0)
+            if is_due and (begins is None or begins[token]):
+                result.append(chunk)
+                chunk, is_due = [], False
+            chunk.append(token)
+        if chunk:
+            result.append(chunk)
     return result
 
 
@@ -46,10 +54,14 @@ def pick(
     size: int,
     share: float,
     borders: Sequence[tuple[Sequence[bool], int]],
+    begins: Sequence[bool],
 ) -> dict[int, str]:
-    """Why each kept token is kept; ``borders`` and how far they may be, the better ones first."""
+    """Why each kept token is kept; ``borders`` and how far they may be, the better ones first.
+
+    ``begins``: whether each token begins a character.
+    """
     reasons = {t: "MANDATORY" for t in range(n) if not any(a <= t < b for a, b in document)}
-    parts = chunks(document, size)
+    parts = chunks(document, size, begins)
     sums = [sum((float(values[token]) for token in part), 0.0) for part in parts]
     scored = []
     for index, own in enumerate(sums):
@@ -103,12 +115,18 @@ def sentence_ends(text: str) -> set[int]:
 
 def sentence_borders(text: str, spans: Sequence[Span]) -> list[bool]:
     """Whether a sentence or line ended since the token before began; for each token and the end."""
-    ends = sentence_ends(text)
+    ends, raw = sentence_ends(text), text.encode()
     found, behind = [], -1
     for start, _ in spans:
-        found.append(any(behind < end <= start for end in ends))
+        ended = any(behind < end <= start for end in ends)
+        found.append(ended and begins_character(raw, start))
         behind = max(behind, start)
     return [*found, True]
+
+
+def begins_character(text: bytes, at: int) -> bool:
+    """Whether a byte is no later one of a character; the end is none."""
+    return at >= len(text) or not 0x80 <= text[at] < 0xC0
 
 
 def word_borders(text: bytes, spans: Sequence[Span]) -> list[bool]:

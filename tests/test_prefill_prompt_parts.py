@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from draftsmith.engine import chat_worker
 from draftsmith.engine.chat import ChatTemplate
+from draftsmith.engine.errors import UsageError
 from draftsmith.engine.gguf_file import GgufMetadata, read_metadata
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill.lexical import LexicalScorer
@@ -290,8 +291,12 @@ def test_the_question_in_a_long_turn(name: str, toy: GgufMetadata) -> None:
     parts = PromptParts.of_messages([user(text)], spm, template)
     assert question_of(parts) == question
     assert [text.strip() for text in documents_of(parts)] == [d.strip() for d in documents]
-    told = PromptParts.of_messages([user(text)], spm, template, question="quick")
-    assert question_of(told) == ("quick" if "quick" in text else "")
+    if "quick" in text:
+        told = PromptParts.of_messages([user(text)], spm, template, question="quick")
+        assert question_of(told) == "quick"
+    else:
+        with pytest.raises(UsageError, match="the user says no such words"):
+            PromptParts.of_messages([user(text)], spm, template, question="quick")
 
 
 @pytest.mark.usefixtures("renders")

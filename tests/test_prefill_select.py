@@ -22,7 +22,7 @@ from draftsmith.prefill.select import (
     sentence_borders,
     word_borders,
 )
-from draftsmith.prefill.spans import TokenSpans
+from draftsmith.prefill.spans import TokenSpans, is_border
 from numpy.typing import NDArray
 
 PIECES = ["The", " fox", " lea", "ps", ".", " And", " 42", "!)", "\n", "  ", "\n\n", " e\u0301"]
@@ -103,7 +103,9 @@ def expected(
         (naive.word_borders(text, spans), 8),
     ]
     share = 0.5 if neighbours else 0.0
-    return naive.pick(parts.n, parts.document, values, budget, 32, share, borders if widen else [])
+    begins = [is_border(text, start) for start, _ in spans]
+    borders = borders if widen else []
+    return naive.pick(parts.n, parts.document, values, budget, 32, share, borders, begins)
 
 
 @pytest.mark.parametrize("n_document", EDGES)
@@ -360,6 +362,10 @@ def test_nothing_to_ask_or_to_drop() -> None:
 def test_a_prompt_without_a_text() -> None:
     """Widening that needs to know the words."""
     parts = parts_of(2000)
+    # Of one byte each: where a text is known, no chunk begins inside a character.
+    places = np.arange(parts.n)
+    spans = TokenSpans(b"x" * parts.n, places, places + 1)
+    parts = PromptParts(parts.ids, parts.question, parts.document, spans)
     bare = PromptParts(parts.ids, parts.question, parts.document)
     scores = some_scores(parts, 1)
     assert reasons_of(chosen(bare, scores)) == reasons_of(chosen(parts, scores, widen=False))
