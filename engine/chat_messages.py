@@ -189,6 +189,8 @@ def content_of(chat: Chat, said: object, *, of_answer: bool = False) -> str | li
         if isinstance(part, Mapping):
             kind = _part_kind(part)
             text = part.get("text") if kind in _TEXT_PARTS else part.get("refusal")
+            if isinstance(text, Mapping):  # with notes beside it
+                text = text.get("value")
             if not isinstance(text, str):
                 chat.dropped.add("block", kind, of_answer=of_answer)
                 continue
@@ -226,7 +228,7 @@ def call_of(call: object) -> dict[str, Any]:
         raise NotAChat("a tool call without a name")
     arguments = function.get(first_of(function, _ARGUMENTS))
     if not isinstance(arguments, str | Mapping):
-        arguments = {} if arguments is None else json.dumps(arguments)
+        arguments = {} if arguments is None else json.dumps(shallow(arguments))
     made: dict[str, Any] = {
         "type": "function",
         "function": {"name": function["name"], "arguments": shallow(arguments)},

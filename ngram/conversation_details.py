@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..engine.chat_messages import Json, has_text, parsed
+from ..engine.chat_messages import Json, has_text, parsed, shallow
 from ..engine.dropped import Dropped
 
 _OPEN, _CLOSE = "<details", "</details>"
@@ -135,4 +135,4 @@ def _text(result: str) -> str:
     value = parsed(result)
     if isinstance(value, str):
         return value
-    return result if value is None else json.dumps(value, ensure_ascii=False)
+    return result if value is None else json.dumps(shallow(value), ensure_ascii=False)

@@ -6,12 +6,13 @@ Where a program keeps what was tried and taken back, the branch that was current
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..engine.chat_blocks import kind_of
-from ..engine.chat_messages import Chat, Json, NotAChat, add_message, has_text
+from ..engine.chat_messages import Chat, Json, NotAChat, add_message, add_messages, has_text
 from .conversation_details import without_details
+from .conversation_items import messages_of_items
 from .conversation_values import branch_of, inner
 
 # What LM Studio notes between the steps of an answer: no model has said or seen it.
@@ -47,15 +48,23 @@ def of_open_webui(value: Json) -> Chat:
     if isinstance(system, str) and system and (not path or path[0].get("role") != "system"):
         chat.messages.append({"role": "system", "content": system})
     for node in path:
-        content = node.get("content")
         _count_files(chat, node)
         sources = node.get("sources", node.get("citations"))
         if isinstance(sources, list) and sources:  # texts that the prompt had
             chat.dropped.add("field", "sources", n=len(sources))
-        if node.get("role") == "assistant" and isinstance(content, str):
-            content = without_details(content, chat.dropped)
-        add_message(chat, {**_named(node, "role", "reasoning_content"), "content": content})
+        add_messages(chat, _messages_of_node(chat, node))
     return chat
+
+
+def _messages_of_node(chat: Chat, node: Json) -> Iterable[Json]:
+    """What a message of Open WebUI comes to."""
+    content, items = node.get("content"), node.get("output")
+    if node.get("role") == "assistant":
+        if not content and isinstance(items, list):  # later versions keep both
+            return messages_of_items(items, chat.dropped)
+        if isinstance(content, str):
+            content = without_details(content, chat.dropped)
+    return [{**_named(node, "role", "reasoning_content"), "content": content}]
 
 
 def _nodes_of(told: Json) -> tuple[dict[str, Json], object]:
@@ -216,11 +225,8 @@ def _libre_blocks(node: Json) -> Any:
             continue
         made += results
         results = []
-        text = part.get("text") if isinstance(part, Mapping) else None
         if kind_of(part) == "think":
             made.append({"type": "thinking", "thinking": part.get("think")})
-        elif isinstance(text, Mapping):
-            made.append({"type": "text", "text": text.get("value")})
         else:
             made.append(part)
     return made + results

@@ -146,9 +146,11 @@ def test_contents_that_are_objects() -> None:
     for content in ({"answer": 42}, {}, 5):
         with pytest.raises(NotAChat, match="no text"):
             messages_of({"role": "assistant", "content": content})
-    deep: Any = json.loads("[" * 300 + "]" * 300)
-    with pytest.raises(NotAChat, match="deeply"):
-        messages_of({"role": "tool", "content": {"x": deep}})
+    deep: Any = json.loads("[" * 900 + "]" * 900)
+    call = {"name": "f", "arguments": deep}
+    for message in ({"role": "tool", "content": {"x": deep}}, {"role": "ai", "tool_calls": [call]}):
+        with pytest.raises(NotAChat, match="deeply"):
+            messages_of(message)
 
 
 def test_contents_under_other_names() -> None:

@@ -460,6 +460,12 @@ def test_branches_of_open_webui() -> None:
     assert dropped(chat_of(value)) == {
         "file 'image'": 1, "file 'file'": 1, "message of another branch": 1, "field 'sources'": 1
     }  # fmt: skip
+    # Later versions keep what was said as items, too.
+    items = [{"type": "message", "role": "assistant",
+              "content": [{"type": "output_text", "text": "b"}]}]  # fmt: skip
+    answered = web_ui(nodes[0], ("2", "1", "assistant", ""))
+    answered["chat"]["history"]["messages"]["2"]["output"] = items
+    assert texts(chat_of(answered)) == expected
     with pytest.raises(NotAChat, match="circle"):
         chat_of(web_ui(("1", "2", "user", "a"), ("2", "1", "user", "b")))
 
