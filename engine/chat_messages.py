@@ -74,6 +74,7 @@ class Chat:
     beside : messages that stand beside the others: the system's.
     response_id, follows : names of the response, and of the one that the request goes on from.
     unanswered : why there is no answer, if that is known.
+    is_trace : nothing before it may be in the log, so that its history was generated, too.
     """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -88,6 +89,15 @@ class Chat:
     response_id: str = ""
     follows: str = ""
     unanswered: str = ""
+    is_trace: bool = False
+
+    def drop_first(self) -> None:
+        """Take the first message away."""
+        del self.messages[0]
+        self.asked = None if self.asked is None else self.asked - 1
+        self.prefills = {i - 1: text for i, text in self.prefills.items()}
+        self.cut = {i - 1 for i in self.cut}
+        self.beside = max(0, self.beside - 1)
 
     @property
     def n_media(self) -> int:

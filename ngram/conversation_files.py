@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ..engine.chat_messages import Chat, NotAChat
 from ..engine.dropped import OTHER_PARTS, Dropped, Kind
 from ..engine.errors import UsageError
+from .conversation_batches import with_batches
 from .conversation_formats import chat_of
 from .conversation_gathering import gathered
 from .conversation_json import TOO_DEEP, Failure, json_values
@@ -126,14 +127,17 @@ class ChatFiles:
         ------
         InputUnreadable : a file is damaged, or has changed or gone since ``open_chats``
         """
+        for place, value in with_batches(self._placed()):
+            yield place, _chat_or_reason(value)
+
+    def _placed(self) -> Iterator[tuple[str, Any]]:
         for source in self.sources:
             name = show_path(source.path)
             values = self._values(source, name)
             for place, value in gathered(values, LINE_LIMIT_BYTES):
-                chat = _chat_or_reason(value)
-                if isinstance(chat, Chat):
-                    chat.dropped.begin_places(name)
-                yield f"{name}{place}", chat
+                if isinstance(value, Chat):
+                    value.dropped.begin_places(name)
+                yield f"{name}{place}", value
 
     def conversations(self) -> Iterator[list[Line]]:
         """Yield the lines of each conversation; see ``threads_of``.

@@ -14,7 +14,6 @@ from ..engine.chat_messages import (
     Chat,
     Json,
     NotAChat,
-    add_message,
     add_messages,
 )
 from .conversation_agents import Line, chats_of_agent, is_agent_line, is_record
@@ -48,6 +47,8 @@ from .conversation_lists import (
     is_tavern_heading,
     is_tavern_line,
 )
+from .conversation_requests import chats_of_stream, is_exchange, is_trace, of_exchange, of_trace
+from .conversation_responses import is_chunk
 from .conversation_services import of_chatgpt, of_claude, of_web_page
 from .conversation_values import chat_with, inner, is_node, list_of
 
@@ -58,21 +59,12 @@ NOT_KNOWN = "no conversation of a known form"
 
 
 def of_messages(value: Json) -> Chat:
-    """{"messages": [{"role", "content"}, ...]}, and the answer behind them if it is there."""
-    request = value.get("request")
-    asked = request if isinstance(request, Mapping) and "messages" in request else value
-    listed = list_of(asked, "messages")
+    """{"messages": [{"role", "content"}, ...]}."""
+    listed = list_of(value, "messages")
     if any(is_node(one) for one in listed):
         return of_web_page({"conv": value, "messages": listed})
-    chat = chat_with(asked)
+    chat = chat_with(value)
     add_messages(chat, listed)
-    answer = value.get("response")
-    choices = (answer if isinstance(answer, Mapping) else value).get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
-        message = choices[0].get("message")
-        if isinstance(message, Mapping):
-            chat.asked = len(chat.messages)
-            add_message(chat, {"role": "assistant"} | dict(message))
     return chat
 
 
@@ -141,11 +133,9 @@ FORMS: tuple[Form, ...] = (
         chat_of_reply_tree,
     ),
     Form("preference", is_preference, of_preference),
-    Form(
-        "messages",
-        lambda value: "messages" in value or "messages" in inner(value, "request"),
-        of_messages,
-    ),
+    Form("request and response", is_exchange, of_exchange),
+    Form("messages", lambda value: "messages" in value, of_messages),
+    Form("trace", is_trace, of_trace),
     Form(
         "messages in a chat",
         lambda value: "messages" in inner(value, "chat"),
@@ -164,6 +154,12 @@ FORMS: tuple[Form, ...] = (
 
 # A form whose messages are values of their own: a line here makes one value of them first.
 GATHERED: tuple[Gathered, ...] = (
+    Gathered(
+        "stream",
+        begins=is_chunk,
+        goes_on=lambda value, _: is_chunk(value),
+        chats=chats_of_stream,
+    ),
     Gathered(
         "agent's session",
         begins=lambda value: is_agent_line(value) or _is_heading(value),
@@ -232,5 +228,5 @@ def chat_of(value: object) -> Chat:
     chat = read(value)
     roles = [message["role"] for message in chat.messages[:2]]
     if roles == ["system", "system"]:  # what stands beside the messages, and their own
-        del chat.messages[0]
+        chat.drop_first()
     return chat

@@ -18,6 +18,10 @@ _DECODER = json.JSONDecoder()
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
+# Lines of server-sent events beside those with data.
+_FRAME = re.compile(
+    r"event: ?[\w.]{1,64}|id: ?\w{1,64}|retry: ?\d{1,9}|: ?\S{0,64}|data: ?\[DONE\]"
+)
 # What an unfinished value may end with: \u12, or -Infinit.
 _LONGEST_UNFINISHED = 16
 _KEPT = 1 << 20
@@ -60,8 +64,8 @@ def json_values(
     for number, line in enumerate(text.lines(), start=1):
         if line is None:
             yield f":{number}", text.too_long, limit
-        elif line.strip():
-            yield from _values_of_line(f":{number}", line)
+        elif line.strip() and not _FRAME.fullmatch(line.strip()):
+            yield from _values_of_line(f":{number}", line.removeprefix("data:"))
 
 
 def _values_of_line(place: str, line: str) -> Iterator[tuple[str, Any, int]]:

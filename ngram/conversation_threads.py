@@ -211,18 +211,18 @@ class Threads:
         at, mark = self._longest(prefixes, n)
         if mark is not None and self._continues(chat, n, at, mark):
             is_pending = not mark.is_answer and mark.answer is None
-            if chat.asked is None:
+            if chat.asked is None or chat.is_trace:
                 # What follows an answered request is its answer, with changes.
-                first = at if mark.is_answer or is_pending else at + 1
-                new = {i for i in range(first, n) if _is_said(chat.messages, i)}
+                first = at if at == n or mark.is_answer or is_pending else at + 1
+                new = {i for i in range(first, len(hashes)) if _is_said(chat.messages, i)}
             elif is_pending and at < n and _is_said(chat.messages, at):
                 new |= {at}
             return _Join(mark.owner, new, mark.is_answer or mark.is_deep or is_pending)
         thread, pending = self._by_exchange(chat, n, hashes)
         if thread is not None:
             return _Join(thread, new | ({pending} if pending is not None else set()), is_deep=True)
-        if chat.asked is None:
-            new = {i for i in range(n) if _is_said(chat.messages, i)}
+        if chat.asked is None or chat.is_trace:
+            new = {i for i in range(len(hashes)) if _is_said(chat.messages, i)}
         return _Join(None, new, is_deep=False)
 
     def _continues(self, chat: Chat, n: int, at: int, mark: Mark[Thread]) -> bool:

@@ -726,7 +726,7 @@ def test_a_batch_of_one(tmp_path: Path) -> None:
     value = {"messages": [[user("a"), answer("b")]]}
     assert texts(only(chats_of(tmp_path, value))) == [("user", "a"), ("assistant", "b")]
     both = {"messages": [[user("a")], [user("b")]]}
-    assert chats_of(tmp_path, both) == ["a message that is no object"]
+    assert chats_of(tmp_path, both) == ["several conversations in one request"]
 
 
 def test_pages_of_rows(tmp_path: Path) -> None:
