@@ -34,11 +34,13 @@ class Dropped:
     ----------
     counts : how many of each kind; the kinds are bounded.
     places : of each kind the first PLACES_SHOWN, where they are not the conversation's own.
+    here : where what is counted next stands, if it is not the conversation's own place.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[Kind] = Counter()
         self.places: dict[Kind, list[str]] = {}
+        self.here = ""
 
     def add(
         self, what: str, name: object = None, *,
@@ -49,6 +51,7 @@ class Dropped:
             shown = isinstance(name, str) and _NAME.fullmatch(name)
             what = f"{what} '{name}'" if shown else f"{what} without a plain name"
         kind = Kind(what, of_answer)
+        place = place or self.here
         self._add(kind, n, [place] if place else [])
 
     def take(self, other: Dropped) -> None:

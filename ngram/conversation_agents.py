@@ -189,17 +189,16 @@ class _Tree:
                 _blocks((part.message or {}).get("content")) for part in parts
             ):
                 continue  # all of it was shown before
+            chat.dropped.here = node.place
             add_messages(chat, [_plain(node.message, content)])
-            results = []
             for call in map(_call_of, _blocks(content)):
                 if call in self._results and call not in shown:
                     block, result = self._results[call]
+                    chat.dropped.here = result.place
+                    add_messages(chat, [{"role": "user", "content": [block]}])
                     shown.add(call)
-                    results.append(block)
                     if len(_blocks((result.message or {}).get("content"))) == 1:
                         used.add(result.name)
-            if results:
-                add_messages(chat, [{"role": "user", "content": results}])
 
 
 def _plain(message: Json, content: object) -> dict[str, Any]:

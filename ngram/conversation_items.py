@@ -87,7 +87,7 @@ def chats_of_items(lines: Sequence[Line]) -> Iterator[tuple[str, Chat | str]]:
 
     Where its history is shortened, another conversation begins with what is left of it.
     """
-    chat, place, items = Chat(), lines[0].place, list[Any]()
+    chat, place, items = Chat(), lines[0].place, list[Line]()
     for where, value in lines:
         kind, payload = kind_of(value), value.get("payload")
         if not isinstance(payload, Mapping):
@@ -98,9 +98,9 @@ def chats_of_items(lines: Sequence[Line]) -> Iterator[tuple[str, Chat | str]]:
             if not isinstance(left, list):
                 yield where, _COMPACTED
                 return
-            chat, place, items = Chat(), where, list(left)
+            chat, place, items = Chat(), where, [Line(where, item) for item in left]
         elif kind in ("response_item", "message"):
-            items.append(payload)
+            items.append(Line(where, payload))
         elif kind == "session_meta":
             instructions = payload.get("instructions", payload.get("base_instructions"))
             if has_text(instructions, "text"):
@@ -112,9 +112,14 @@ def chats_of_items(lines: Sequence[Line]) -> Iterator[tuple[str, Chat | str]]:
     yield from _finished(chat, place, items)
 
 
-def _finished(chat: Chat, place: str, items: list[Any]) -> Iterator[tuple[str, Chat | str]]:
+def _finished(chat: Chat, place: str, items: list[Line]) -> Iterator[tuple[str, Chat | str]]:
+    def each() -> Iterator[Json]:
+        for where, item in items:
+            chat.dropped.here = where
+            yield item
+
     try:
-        add_messages(chat, messages_of_items(items, chat.dropped))
+        add_messages(chat, messages_of_items(each(), chat.dropped))
     except NotAChat as error:
         yield place, str(error)
         return

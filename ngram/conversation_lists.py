@@ -41,14 +41,15 @@ def _tavern(lines: Sequence[Line]) -> Chat:
     for place, value in lines:
         if not is_tavern_line(value):
             continue
+        chat.dropped.here = place
         more = value.get("extra")
         extra: Json = more if isinstance(more, Mapping) else {}
         if value.get("is_system"):  # shown to the user, and not to the model
-            chat.dropped.add("message that was hidden from the model", place=place)
+            chat.dropped.add("message that was hidden from the model")
             continue
         for name in ("image", "file", "media", "files"):
             if extra.get(name):
-                chat.dropped.add("attachment", name, place=place)
+                chat.dropped.add("attachment", name)
         is_narrator = extra.get("type") == "narrator"
         role = "user" if value["is_user"] else "system" if is_narrator else "assistant"
         message = {"role": role, "content": value["mes"]}

@@ -188,7 +188,16 @@ def test_an_answer_on_several_lines(tmp_path: Path) -> None:
         line("2", "1", "assistant", block("thinking", thinking="hm"), **one),
         line("3", "2", "assistant", block("text", text="b"), **one),
         line("4", "3", "assistant", use("t1"), **one),
-        line("5", "4", "user", result("t1")),
+        line(
+            "5",
+            "4",
+            "user",
+            block(
+                "tool_result",
+                tool_use_id="t1",
+                content=[{"type": "text", "text": "of t1"}, {"type": "image", "source": {}}],
+            ),
+        ),
         line("6", "4", "assistant", use("t2"), **one),
         line("7", "6", "user", result("t2") + block("text", text="c")),
         {"type": "system", "subtype": "turn_duration", "uuid": "8", "parentUuid": "7"},
@@ -203,9 +212,11 @@ def test_an_answer_on_several_lines(tmp_path: Path) -> None:
     assert chat.messages[1]["reasoning_content"] == "hm"
     assert [c["id"] for c in chat.messages[1]["tool_calls"]] == ["t1", "t2"]
     assert dropped(chat) == {
-        "line 'file-history-snapshot'": 1, "line 'system'": 1, "line 'summary'": 1
+        "line 'file-history-snapshot'": 1, "line 'system'": 1, "line 'summary'": 1,
+        "block 'image'": 1,
     }  # fmt: skip
     assert places(chat, "line 'system'") == ["a.jsonl:9"]
+    assert places(chat, "block 'image'") == ["a.jsonl:6"]
 
 
 def test_branches_and_sidechains(tmp_path: Path) -> None:
@@ -330,6 +341,7 @@ def test_sessions_of_items(tmp_path: Path) -> None:
     assert dropped(chat) == {
         "line 'event_msg'": 1, "item 'reasoning'": 1, "item 'web_search_call'": 1
     }  # fmt: skip
+    assert places(chat, "item 'web_search_call'") == ["a.jsonl:11"]
     left = {"replacement_history": [user("in short")]}
     more = item("message", role="assistant", content="d")
     first, second = chats_of(tmp_path, *lines, {"type": "compacted", "payload": left}, more)
