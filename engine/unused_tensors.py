@@ -12,7 +12,7 @@ from collections.abc import Collection
 from .errors import REMEDY_CONVERT, REMEDY_DAMAGED, ModelDamaged, ModelUnsupported
 from .hparams import ModelParams
 
-_BLOCK = re.compile(r"blk\.(\d{1,9})\.(.+)", re.DOTALL)
+_BLOCK = re.compile(r"blk\.([0-9]{1,9})\.(.+)", re.DOTALL)
 _MTP = "nextn."
 
 # What llama.cpp loads for these architectures, and what its graphs make no logits of:
