@@ -126,6 +126,7 @@ def of_lm_studio(value: Json) -> Chat:
 
 def _blocks_of_steps(chat: Chat, steps: list[Any]) -> Iterator[Any]:
     """Yield the blocks of an answer that was made in steps."""
+    after_thought = False
     for step in steps:
         kind = kind_of(step)
         if kind in _NOTES:
@@ -135,11 +136,41 @@ def _blocks_of_steps(chat: Chat, steps: list[Any]) -> Iterator[Any]:
             chat.dropped.add("step", kind, of_answer=True)
             continue
         is_thought = kind_of(step.get("style")) == "thinking"
-        for part in parts:
-            if is_thought and has_text(part, "text"):
-                yield {"type": "thinking", "thinking": part["text"]}
+        for block in _joined(parts):
+            if is_thought and has_text(block, "text"):
+                yield {"type": "thinking", "thinking": _bare(block["text"], step)}
+            elif after_thought and has_text(block, "text"):
+                yield {**block, "text": block["text"].lstrip("\n")}
             else:
-                yield _block_of_part(part)
+                yield _block_of_part(block)
+            after_thought = is_thought
+
+
+def _joined(parts: list[Any]) -> Iterator[Any]:
+    """Yield the parts, with texts that follow one another as one: a part may be a token.
+
+    Those that are structural are the model's marks around what it says, which its template writes.
+    """
+    texts: list[str] = []
+    for part in parts:
+        if kind_of(part) == "text" and isinstance(part.get("text"), str):
+            texts += [] if part.get("isStructural") else [part["text"]]
+            continue
+        if texts:
+            yield {"type": "text", "text": "".join(texts)}
+        texts = []
+        yield part
+    if texts:
+        yield {"type": "text", "text": "".join(texts)}
+
+
+def _bare(thought: str, step: Json) -> str:
+    """A thought without the marks around it."""
+    for name in ("prefix", "suffix"):
+        mark = step.get(name)
+        if isinstance(mark, str):
+            thought = thought.removeprefix(mark) if name == "prefix" else thought.removesuffix(mark)
+    return thought.strip("\n")
 
 
 def _block_of_part(part: Any) -> Any:

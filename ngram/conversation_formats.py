@@ -50,9 +50,10 @@ from .conversation_lists import (
 from .conversation_requests import chats_of_stream, is_exchange, is_trace, of_exchange, of_trace
 from .conversation_responses import is_chunk
 from .conversation_services import of_chatgpt, of_claude, of_web_page
-from .conversation_values import chat_with, inner, is_node, list_of
+from .conversation_values import chat_with, inner, is_message, is_node, list_of
 
 NOT_KNOWN = "no conversation of a known form"
+ONE_MESSAGE = "a message by itself, which does not say what conversation it is of"
 
 
 # ---- formats
@@ -224,7 +225,7 @@ def chat_of(value: object) -> Chat:
         raise NotAChat("neither an object nor a list")
     read = next((form.read for form in FORMS if form.knows(value)), None)
     if read is None:
-        raise NotAChat(NOT_KNOWN)
+        raise NotAChat(ONE_MESSAGE if is_message(value) else NOT_KNOWN)
     chat = read(value)
     roles = [message["role"] for message in chat.messages[:2]]
     if roles == ["system", "system"]:  # what stands beside the messages, and their own

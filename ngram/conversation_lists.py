@@ -14,6 +14,7 @@ from .conversation_agents import Line
 from .conversation_trees import roots_of
 
 _ANOTHER = "answer that was ranked lower"
+_NO_RANK = 1e9
 
 
 def is_tavern_heading(value: object) -> bool:
@@ -142,6 +143,9 @@ def _parent(line: Line) -> str | None:
     return parent if isinstance(parent, str) and parent else None
 
 
-def _rank(value: Json) -> float:
+def _rank(value: Json) -> tuple[bool, float]:
+    """What is the least for the answer that is taken; one that was deleted comes last."""
     rank = value.get("rank")
-    return float(min(rank, 1e9)) if isinstance(rank, int | float) and rank == rank else 1e9
+    if not isinstance(rank, int | float) or not abs(rank) < _NO_RANK:
+        rank = _NO_RANK
+    return bool(value.get("deleted")), rank

@@ -509,6 +509,16 @@ def test_answers_of_lm_studio() -> None:
     assert chat.messages[2]["reasoning_content"] == "hm"
     assert plain(chat)[2]["tool_calls"][0]["function"]["arguments"] == {"x": 1}
     assert dropped(chat) == {"version that was not chosen": 1, "block 'chart'": 1}
+    # Later versions keep each token as a part, and the marks around a thought.
+    mark = {"type": "text", "text": "<think>", "isStructural": True}
+    parts = [{"type": "text", "text": one} for one in ("h", "m", "\n")]
+    thought = {"type": "contentBlock", "style": {"type": "thinking"}, "suffix": "\n",
+               "content": [mark, *parts]}  # fmt: skip
+    words = [{"type": "text", "text": one} for one in ("\n\n", "b", "ut", "\n")]
+    spoken = [thought, {"type": "contentBlock", "content": words}]
+    value["messages"][1] = {"currentlySelected": 0, "versions": [
+        {"type": "multiStep", "role": "assistant", "steps": spoken}]}  # fmt: skip
+    assert chat_of(value).messages[2] == answer("but\n", reasoning_content="hm")
     for number in (2, -1, None, True):
         value["messages"][1]["currentlySelected"] = number
         with pytest.raises(NotAChat):
@@ -651,7 +661,8 @@ def test_trees_of_open_assistant(tmp_path: Path) -> None:
     """Branches one behind the other, trees that run into one another, an order that matters."""
     first = [
         reply("1", None, "a"), reply("2", "1", "worse", rank=1), reply("3", "1", "b", rank=0),
-        reply("4", "3", "c"), reply("5", "4", "d"), reply("6", "4", "e"),
+        reply("4", "3", "c"), reply("x", "4", "f", deleted=True), reply("5", "4", "d"),
+        reply("6", "4", "e", rank=-(10**400)),
     ]  # fmt: skip
     second = [reply("7", None, "a"), reply("8", "7", "b")]
     expected = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
@@ -660,7 +671,7 @@ def test_trees_of_open_assistant(tmp_path: Path) -> None:
         assert isinstance(one, Chat)
         assert isinstance(other, Chat)
         assert (said(one), said(other)) == (expected, expected[:2])
-        assert dropped(one) == {"answer that was ranked lower": 2}
+        assert dropped(one) == {"answer that was ranked lower": 3}
     path = tmp_path / "list.json"
     path.write_text(json.dumps([*first, *second], indent=1))
     assert [said(chat) for chat in chats_in(path) if isinstance(chat, Chat)] == [
@@ -676,7 +687,7 @@ def test_trees_of_open_assistant(tmp_path: Path) -> None:
         return line | {"replies": [tree(x) for x in first if x["parent_id"] == line["message_id"]]}
 
     chat = chat_of({"message_tree_id": "1", "tree_state": "x", "prompt": tree(first[0])})
-    assert (said(chat), dropped(chat)) == (expected, {"answer that was ranked lower": 2})
+    assert (said(chat), dropped(chat)) == (expected, {"answer that was ranked lower": 3})
 
 
 @pytest.mark.parametrize(
@@ -717,6 +728,7 @@ def test_rows(value: Any, expected: Any) -> None:
         ({"question_id": 81, "turns": ["a", "b"]}, "does not say whose"),
         ({"question_id": 81, "choices": [{"index": 0, "turns": ["a", "b"]}]}, "in another file"),
         ({"data": ["a", "b"], "label": 1}, "no conversation of a known form"),
+        (user("a"), "a message by itself"),
     ],
 )
 def test_rows_that_leave_it_open(value: Any, reason: str) -> None:
