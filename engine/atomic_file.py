@@ -23,6 +23,7 @@ from .errors import DiskFull, OutputNoFolder, OutputNotWritable
 # What O_TMPFILE is answered with by file systems, and by kernels, that lack it.
 _NO_NAMELESS_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT}
 _TEMPORARY = re.compile(r"\.draftsmith-\d+-[0-9a-f]+\.tmp")
+_MOST_LINKS = 40
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -35,6 +36,7 @@ def check_writable(path: str | Path) -> None:
     OutputNotWritable : it has no name or is no regular file, or its folder does not let us write
     """
     text, path = os.fspath(path), Path(path)
+    check_links(path)
     try:
         mode = path.stat().st_mode
         is_file, is_folder = stat.S_ISREG(mode), stat.S_ISDIR(mode)
@@ -58,6 +60,43 @@ def check_writable(path: str | Path) -> None:
         raise _refusal(path, error) from error
     finally:
         _remove(name)
+
+
+def check_links(path: Path) -> None:
+    """Refuse an output on whose way is a link which another user put into a folder such as /tmp.
+
+    It may lead to any file of ours. Linux can refuse to follow such links, but is not everywhere
+    told to; the rule is the same: in a folder where all may write and only owners remove, links
+    count that are the user's own, or the owner's of the folder.
+
+    Raises
+    ------
+    OutputNotWritable : there is such a link
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    ways, n_links = [path.absolute()], 0
+    while ways and n_links < _MOST_LINKS:
+        way = ways.pop()
+        for place in (way, *way.parents):
+            try:
+                if not stat.S_ISLNK(os.lstat(place).st_mode):
+                    continue
+                _check_link(place)
+                ways.append(place.parent / os.readlink(place))
+                n_links += 1
+            except (OSError, ValueError):
+                continue  # what is wrong with it is told by who opens it
+
+
+def _check_link(place: Path) -> None:
+    link, folder = os.lstat(place), os.stat(place.parent)
+    is_shared = folder.st_mode & stat.S_IWOTH and folder.st_mode & stat.S_ISVTX
+    if is_shared and link.st_uid not in (os.geteuid(), folder.st_uid):
+        raise OutputNotWritable(
+            f"{place} is a link that another user put into a folder that all may write to",
+            remedy="name a file in a folder of your own",
+        )
 
 
 def _beside(path: Path) -> Path:
@@ -112,9 +151,14 @@ else:
                     _remove_if_free(entry.path)
 
     def _remove_if_free(name: str) -> None:
-        with contextlib.suppress(OSError), open(name, "rb") as file:
+        with contextlib.suppress(OSError), open(name, "rb", opener=_open_plainly) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.unlink(name)
+
+
+def _open_plainly(name: str, flags: int) -> int:
+    """Open what may be a link or a pipe that somebody put there, without following or waiting."""
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _open_nameless(folder: str, _: int) -> int:

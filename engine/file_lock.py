@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from .atomic_file import check_links
 from .errors import OutputNoFolder, OutputNotWritable
 
 # What flock is answered with where a folder, or the file system, knows no such locks.
@@ -35,6 +36,7 @@ def locked(path: Path, on_wait: Callable[[], None] | None = None) -> Iterator[No
     ------
     OutputNoFolder, OutputNotWritable : there is nothing to lock
     """
+    check_links(path)
     path = path.resolve()
     with _refusing(path):
         handle, is_held = _take(path)
@@ -73,7 +75,8 @@ def _take(path: Path) -> tuple[int, bool]:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-    return _opened(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT)
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return _opened(path.with_name(f".{path.name}.lock"), flags)
 
 
 def _opened(path: Path, flags: int) -> tuple[int, bool]:

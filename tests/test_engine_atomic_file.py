@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from draftsmith.engine.atomic_file import check_writable, write_atomically
 from draftsmith.engine.errors import DiskFull, OutputNoFolder, OutputNotWritable
+from draftsmith.engine.file_lock import locked
 
 OLD = b"the old file"
 Part = bytes | memoryview
@@ -394,3 +395,68 @@ def test_group_that_cannot_be_given(
     write_atomically(target, [b"new"])
     monkeypatch.undo()
     assert stat.S_IMODE(target.stat().st_mode) == kept
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no owners")
+@pytest.mark.parametrize("where", ["the file", "its folder", "behind a link of ours"])
+def test_links_of_others_in_shared_folders(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bug: a file of ours replaced, as somebody made a link to it in /tmp."""
+    ours = tmp_path / "ours"
+    shared = tmp_path / "shared"
+    for folder in (ours, shared):
+        folder.mkdir()
+    victim = ours / "x"
+    victim.write_bytes(OLD)
+    shared.chmod(0o1777)
+    (shared / "x").symlink_to(victim)
+    (shared / "folder").symlink_to(ours)
+    (ours / "link").symlink_to(shared / "x")
+    path = {"the file": shared / "x", "its folder": shared / "folder" / "x"}.get(
+        where, ours / "link"
+    )
+    true_lstat = os.lstat
+    other = max(true_lstat(tmp_path).st_uid, 1) + 1
+
+    def lstat(path: Path) -> os.stat_result:
+        status = true_lstat(path)
+        if not stat.S_ISLNK(status.st_mode) or Path(path).parent != shared:
+            return status
+        return os.stat_result((*status[:4], other, *status[5:]))
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    with pytest.raises(OutputNotWritable, match="is a link that another user put into"):
+        write_atomically(path, [b"new"])
+    with (
+        pytest.raises(OutputNotWritable, match="is a link that another user put into"),
+        locked(path),
+    ):
+        pass
+    assert victim.read_bytes() == OLD
+    shared.chmod(0o755)  # not shared: a link is whoever's it is
+    write_atomically(path, [b"new"])
+    assert victim.read_bytes() == b"new"
+
+
+def test_own_links_are_followed(tmp_path: Path) -> None:
+    """A link of one's own that is refused, or replaced, in a shared folder."""
+    tmp_path.chmod(0o1777)
+    (tmp_path / "x").write_bytes(OLD)
+    (tmp_path / "link").symlink_to("x")
+    (tmp_path / "loop").symlink_to("loop")
+    write_atomically(tmp_path / "link", [b"new"])
+    assert (tmp_path / "x").read_bytes() == b"new"
+    assert (tmp_path / "link").is_symlink()
+    with pytest.raises(OutputNotWritable):
+        write_atomically(tmp_path / "loop", [b"new"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pipes by name")
+def test_pipes_with_the_names_of_abandoned_files(target: Path) -> None:
+    """A command that hangs at a pipe which somebody put into its output's folder."""
+    names = [target.with_name(f".draftsmith-1-{i:08x}.tmp") for i in range(2)]
+    os.mkfifo(names[0])
+    names[1].symlink_to(target)
+    write_atomically(target, [b"new"])
+    assert target.read_bytes() == b"new"
