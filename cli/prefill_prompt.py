@@ -211,6 +211,7 @@ def _read_chat(path: str) -> tuple[tuple[Mapping[str, Any], ...], dict[str, Any]
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise refuse(f"message {i + 1} has no role")
     taken = {"add_generation_prompt", "bos_token", "eos_token", "tokenizer", "template", "question"}
+    taken |= {"self", "cls"}  # names of Python's, on the way to the template
     if wrong := sorted(taken & set(values)):
         raise refuse(f"{wrong[0]!r} cannot be set")
     return tuple(messages), values

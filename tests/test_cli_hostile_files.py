@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Done
 from draftsmith.cli import plot
-from draftsmith.engine.errors import DraftsmithError, InputMalformed
+from draftsmith.engine.errors import DraftsmithError, ExitStatus, InputMalformed
 from draftsmith.mtp.suite import read_suite
 from draftsmith.ngram.curve_files import read_curve
 from draftsmith.prefill.calibrated import calibration_text, read_calibration
@@ -187,3 +188,26 @@ def test_a_calibration_comes_back_with_its_marks(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps(CALIBRATION))
     assert json.loads(calibration_text(read_calibration(path))) == CALIBRATION
+
+
+CHATS: dict[str, bytes] = {
+    "deep": b"[" * 200_000,
+    "a number of 5000 digits": b'[{"role": "user", "content": ' + b"9" * 5000 + b"}]",
+    "half a character": b'[{"role": "user", "content": "\\ud800"}]',
+    "half a character as a role": b'[{"role": "\\ud800", "content": "x"}]',
+    "names of Python": b'{"messages": [{"role": "user", "content": "x"}], "self": 1}',
+    "names of the template": b'{"messages": [{"role": "user", "content": "x"}], "bos_token": 1}',
+    "no text": b"\xff\xfe\xfa",
+    "a number": b"3",
+    "no role": b'[{"role": ["user"], "content": "x"}]',
+}
+
+
+@pytest.mark.parametrize("name", CHATS)
+def test_conversations(name: str, cli: Callable[..., Done], tmp_path: Path, smollm2: Path) -> None:
+    """The bug: RecursionError, or "multiple values for argument 'self'", as an internal error."""
+    path = tmp_path / "chat.json"
+    path.write_bytes(CHATS[name])
+    done = cli("prefill-run", "-m", smollm2, "--chat-file", path, "-n", "1", "-c", "256")
+    assert done.status not in (ExitStatus.OK, ExitStatus.INTERNAL), done.stderr
+    assert done.error
