@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,9 +17,13 @@ from . import options
 from .output import Output, Table, number, size
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from ..engine.gguf_file import GgufMetadata
     from ..engine.tokenizer import Tokenizer
     from ..ngram.cache import NgramCache
     from ..ngram.cluster import ClusterCorpus
+    from ..ngram.conversation_files import ChatFiles
     from ..ngram.corpus import Corpus
     from .inputs import Stages
 
@@ -43,6 +47,8 @@ class Request:
     escape: bool
     is_text: bool
     strict: bool
+    chat: bool
+    answers: bool
     n_threads: int | None
     max_memory: int | None
     dask: str | None
@@ -93,6 +99,18 @@ def command(
     format: options.Format = options.CacheFormat.NATIVE,
     field: options.Field = None,
     escape: options.Escape = False,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat",
+            help="The files hold conversations: count them as the model's chat template writes "
+            "them.",
+        ),
+    ] = False,
+    answers: Annotated[
+        bool,
+        typer.Option("--answers", help="Of conversations, count what the assistant said, alone."),
+    ] = False,
     as_text: options.AsText = False,
     strict: options.Strict = False,
     threads: options.ThreadsOfCorpus = None,
@@ -139,6 +157,10 @@ def command(
             f"{'--threads' if threads else '--max-memory'} is for this machine, not for --dask's",
             remedy="give --nthreads and --memory-limit to dask worker instead",
         )
+    if chat or answers:
+        flag = "--answers" if answers else "--chat"
+        _refuse_beside(flag, ("--field", field), ("--text", as_text), ("--escape", escape),
+                       ("--dask", dask))  # fmt: skip
     request = Request(
         model=model,
         files=file + (more or []),
@@ -148,6 +170,8 @@ def command(
         escape=escape,
         is_text=as_text,
         strict=strict,
+        chat=chat or answers,
+        answers=answers,
         n_threads=threads,
         max_memory=None if max_memory is None else parse_size("--max-memory", max_memory, least=0),
         dask=dask,
@@ -161,44 +185,24 @@ def create(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
     start_ns = time.perf_counter_ns()
     from ..engine.atomic_file import check_writable
+    from ..engine.gguf_file import read_metadata
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
     from ..engine.tokenizer import load_tokenizer
     from ..ngram.cache_file import write_cache
-    from ..ngram.corpus import Corpus, open_corpus
     from ..ngram.run_files import check_space
     from .inputs import (
         COMPILE_NOTE,
         Stages,
         closing_keys,
-        corpus_keys,
         describe_corpus,
         refuse_text_and_field,
-        warn_of_repairs,
     )
 
     refuse_text_and_field(request.field, is_text=request.is_text)
     check_writable(request.target)
     model = resolve_model(request.model)
-    corpus: Corpus | ClusterCorpus
-    if request.dask is None:
-        corpus = open_corpus(
-            request.files,
-            field=request.field,
-            escape=request.escape,
-            is_text=request.is_text,
-            strict=request.strict,
-        )
-    else:
-        from ..ngram.cluster import open_cluster_corpus
-
-        corpus = open_cluster_corpus(
-            request.files,
-            field=request.field,
-            escape=request.escape,
-            is_text=request.is_text,
-            strict=request.strict,
-        )
+    corpus = _opened(request)
     _refuse_input_as_target(request.target, corpus)
     # A twentieth of the text for each size is what a cache of repetitive code takes.
     least_bytes = (corpus.total_bytes or 0) * len(request.orders) // 20
@@ -206,21 +210,18 @@ def create(request: Request, out: Output) -> None:
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         with stages.stage("load"):
-            tokenizer = load_tokenizer(model)
-        if isinstance(corpus, Corpus):
-            counted = _count(request, corpus, tokenizer, stages, out)
-        else:
-            counted = _count_on_cluster(request, corpus, tokenizer, stages, out)
+            metadata = read_metadata(model)
+            tokenizer = load_tokenizer(model, metadata)
+        counted, text_keys = _counted(request, corpus, metadata, tokenizer, stages, out)
         cache = counted.cache
         if request.format == "llama.cpp" and not cache.n_entries:
             raise _too_short(request.ngram_min)
         with stages.stage("write"):
             file_bytes = write_cache(request.target, cache, format=request.format)
-    warn_of_repairs(corpus, out)
     counts: dict[str, Any] = {
         "output": request.target,
         "format": request.format,
-        **corpus_keys(corpus),
+        **text_keys,
         "n_tokens": counted.n_tokens,
         "n_ngrams": cache.n_ngrams,
         "n_entries": cache.n_entries,
@@ -242,6 +243,8 @@ def create(request: Request, out: Output) -> None:
         "escape": request.escape,
         "text": request.is_text,
         "strict": request.strict,
+        "chat": request.chat,
+        "answers": request.answers,
         "threads": counted.n_threads,
         "max_memory": counted.max_memory,
         "dask": request.dask,
@@ -251,7 +254,98 @@ def create(request: Request, out: Output) -> None:
     out.result(record, [_table(record)])
 
 
-def _refuse_input_as_target(target: str, corpus: Corpus | ClusterCorpus) -> None:
+def _refuse_beside(flag: str, *others: tuple[str, object]) -> None:
+    """Refuse options of plain text beside one of conversations."""
+    for other, given in others:
+        if given:
+            raise UsageError(
+                f"{flag} and {other} exclude each other",
+                remedy=f"give {flag} for conversations, or {other} for plain text",
+            )
+
+
+def _opened(request: Request) -> Corpus | ClusterCorpus | ChatFiles:
+    """Find the files."""
+    if request.chat:
+        from ..ngram.conversation_files import open_chats
+
+        return open_chats(request.files, strict=request.strict)
+    if request.dask is None:
+        from ..ngram.corpus import open_corpus
+
+        return open_corpus(
+            request.files,
+            field=request.field,
+            escape=request.escape,
+            is_text=request.is_text,
+            strict=request.strict,
+        )
+    from ..ngram.cluster import open_cluster_corpus
+
+    return open_cluster_corpus(
+        request.files,
+        field=request.field,
+        escape=request.escape,
+        is_text=request.is_text,
+        strict=request.strict,
+    )
+
+
+def _counted(
+    request: Request,
+    corpus: Corpus | ClusterCorpus | ChatFiles,
+    metadata: GgufMetadata,
+    tokenizer: Tokenizer,
+    stages: Stages,
+    out: Output,
+) -> tuple[Counted, dict[str, Any]]:
+    """Count, and return the record's keys of what was read as well."""
+    from ..ngram.cluster import ClusterCorpus
+    from ..ngram.conversation_files import ChatFiles
+    from .inputs import corpus_keys, token_pieces, warn_of_repairs
+    from .replay_inputs import CHAT_KEYS
+
+    if isinstance(corpus, ChatFiles):
+        return _count_chats(request, corpus, metadata, tokenizer, stages, out)
+    if isinstance(corpus, ClusterCorpus):
+        counted = _count_on_cluster(request, corpus, tokenizer, stages, out)
+    else:
+        n_threads = _n_threads(request)
+        pieces = token_pieces(corpus, tokenizer, n_threads)
+        counted = _count(request, pieces, corpus, tokenizer, stages, out)
+    warn_of_repairs(corpus, out)
+    return counted, {**corpus_keys(corpus), **dict.fromkeys(CHAT_KEYS)}
+
+
+def _count_chats(
+    request: Request,
+    files: ChatFiles,
+    metadata: GgufMetadata,
+    tokenizer: Tokenizer,
+    stages: Stages,
+    out: Output,
+) -> tuple[Counted, dict[str, Any]]:
+    """Count conversations, or what the assistant said in them."""
+    from ..ngram.conversation_counts import counted_parts
+    from .replay_inputs import CHAT_KEYS, read_chats
+
+    texts, keys = read_chats(files, metadata, tokenizer, stages, out)
+    parts = counted_parts(texts, "answers" if request.answers else "all", request.ngram_min)
+    n_parts = 0
+
+    def pieces() -> Iterator[tuple[int, np.ndarray]]:
+        nonlocal n_parts
+        for part in parts:
+            yield n_parts, part
+            n_parts += 1
+
+    counted = _count(request, pieces(), files, tokenizer, stages, out)
+    skipped = [f"{bad.place}: {bad.reason}" for bad in files.stats.bad]
+    own = {"n_documents": n_parts, "n_skipped": files.stats.n_bad, "skipped": skipped}
+    return counted, {**dict.fromkeys(CHAT_KEYS), **keys, **own}
+
+
+def _refuse_input_as_target(target: str, corpus: Corpus | ClusterCorpus | ChatFiles) -> None:
     """Refuse to write the cache over a text that it is made from."""
     for source in corpus.sources:
         both = os.path.exists(target) and os.path.exists(source.path)
@@ -293,15 +387,25 @@ def _share_memory(max_memory: int | None, n_threads: int) -> tuple[int, int]:
     return max_memory, max_memory - rest
 
 
-def _count(
-    request: Request, corpus: Corpus, tokenizer: Tokenizer, stages: Stages, out: Output
-) -> Counted:
-    """Count a corpus on this machine."""
+def _n_threads(request: Request) -> int:
     from ..engine.host import n_usable_threads
-    from ..ngram.count import NgramCounter
-    from .inputs import show_read, token_pieces
 
-    n_threads = request.n_threads or n_usable_threads()
+    return request.n_threads or n_usable_threads()
+
+
+def _count(
+    request: Request,
+    pieces: Iterator[tuple[int, np.ndarray]],
+    corpus: Corpus | ChatFiles,
+    tokenizer: Tokenizer,
+    stages: Stages,
+    out: Output,
+) -> Counted:
+    """Count texts, in pieces of (number of the text, int32 ids), on this machine."""
+    from ..ngram.count import NgramCounter
+    from .inputs import show_read
+
+    n_threads = _n_threads(request)
     max_memory, count_memory = _share_memory(request.max_memory, n_threads)
     with (
         NgramCounter(
@@ -314,7 +418,7 @@ def _count(
         out.progress("counting", unit="bytes") as bar,
     ):
         with stages.stage("tokenize"):
-            for document, tokens in token_pieces(corpus, tokenizer, n_threads):
+            for document, tokens in pieces:
                 counter.add(document, tokens)
                 show_read(bar, corpus)
         with stages.stage("count"):
@@ -346,9 +450,14 @@ def _count_on_cluster(
 
 
 def _table(record: dict[str, Any]) -> Table:
-    rows = [
-        ("documents", number(record["n_documents"])),
-        ("text", size(record["n_bytes"])),
+    rows: list[tuple[str, str] | None] = [("documents", number(record["n_documents"]))]
+    if record["n_read"] is None:
+        rows.append(("text", size(record["n_bytes"])))
+    else:
+        rows.append(("conversations read", number(record["n_read"])))
+    if record["n_skipped"]:
+        rows.append(("left out for faults", number(record["n_skipped"])))
+    rows += [
         ("tokens", number(record["n_tokens"])),
         ("n-grams", number(record["n_ngrams"])),
         ("entries", number(record["n_entries"])),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..engine.gguf_file import GgufMetadata
     from ..engine.tokenizer import Tokenizer
-    from ..ngram.conversation_files import ReadStats
+    from ..ngram.conversation_files import ChatFiles, ReadStats
     from ..ngram.conversations import ReplayTexts
     from ..ngram.corpus import Corpus
     from .inputs import Stages
@@ -141,14 +141,41 @@ def _read_chats(
     stages: Stages,
     out: Output,
 ) -> ReplayInputs:
-    """Read conversations, through the model's chat template."""
+    """Read conversations, as a slot of -c tokens answers them."""
+    from ..ngram.conversation_files import open_chats
+    from .inputs import describe_corpus
+
+    files = open_chats(request.files, strict=request.strict)
+    texts, keys = read_chats(files, metadata, tokenizer, stages, out)
+    texts, left = _within_context(texts, request.n_ctx, metadata, out)
+    keys |= left
+    bad = [{"place": bad.place, "reason": bad.reason} for bad in files.stats.bad]
+    tables = [_chat_table(texts, keys)]
+    return ReplayInputs(texts, keys, describe_corpus(files), bad, tables)
+
+
+def read_chats(
+    files: ChatFiles,
+    metadata: GgufMetadata,
+    tokenizer: Tokenizer,
+    stages: Stages,
+    out: Output,
+) -> tuple[ReplayTexts, dict[str, Any]]:
+    """Read conversations through the model's chat template, and warn of what was left out.
+
+    Returns them, and the record's keys.
+
+    Raises
+    ------
+    InputEmpty, InputMalformed : nothing in them can be used
+    InputUnreadable, InputHasNoText : files
+    ChatTemplateUnusable : the model's template
+    """
     from ..engine.chat import ChatTemplate
     from ..engine.stop_tokens import eog_ids
-    from ..ngram.conversation_files import open_chats
     from ..ngram.conversation_reader import read_conversations
-    from .inputs import describe_corpus, show_read
+    from .inputs import show_read
 
-    files = open_chats(request.files)
     template = ChatTemplate.of(metadata, tokenizer.vocabulary)
     ends = eog_ids(metadata, tokenizer.vocabulary)
     with out.progress("reading", unit="bytes") as bar, stages.stage("tokenize"):
@@ -161,8 +188,7 @@ def _read_chats(
         )
     stats = files.stats
     _warn_of_bad(stats, out)
-    texts, left = _within_context(texts, request.n_ctx, metadata, out)
-    keys = {
+    keys: dict[str, Any] = {
         **dict.fromkeys(TEXT_KEYS),
         "n_invalid_utf8": stats.n_invalid_utf8,
         "n_read": stats.n_read,
@@ -173,11 +199,8 @@ def _read_chats(
         "n_turns_left_out": turns.n_left_out,
         "n_rewritten_turns": turns.n_rewritten,
         "n_cut": turns.n_cut,
-        **left,
     }
-    bad = [{"place": bad.place, "reason": bad.reason} for bad in stats.bad]
-    tables = [_chat_table(texts, keys)]
-    return ReplayInputs(texts, keys, describe_corpus(files), bad, tables)
+    return texts, keys
 
 
 def _within_context(

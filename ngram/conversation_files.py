@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..engine.chat_messages import Chat, NotAChat
 from ..engine.dropped import OTHER_PARTS, Dropped, Kind
-from ..engine.errors import UsageError
+from ..engine.errors import DraftsmithError, InputMalformed, InputUnreadable, UsageError
 from .conversation_batches import with_batches
 from .conversation_formats import chat_of
 from .conversation_gathering import gathered
@@ -108,9 +108,12 @@ class ChatFiles:
 
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(
+        self, sources: Sequence[Source], stats: ReadStats | None = None, *, strict: bool = True
+    ) -> None:
         self.sources = tuple(sources)
-        self.stats = ReadStats()
+        self.stats = stats or ReadStats()
+        self._strict = strict
         self.total_bytes = total_bytes(sources)
 
     @property
@@ -121,11 +124,13 @@ class ChatFiles:
     def chats(self) -> Iterator[tuple[str, Chat | str]]:
         """Yield (place, what a value says, or the reason why it is no conversation).
 
-        The caller counts what it makes of them.
+        The caller counts what it makes of them. What is wrong with a file in a folder is such a
+        reason, and ends that file only, unless they are read strictly.
 
         Raises
         ------
         InputUnreadable : a file is damaged, or has changed or gone since ``open_chats``
+        InputMalformed : a file is in an encoding without a mark
         """
         for place, value in with_batches(self._placed()):
             yield place, _chat_or_reason(value)
@@ -133,11 +138,15 @@ class ChatFiles:
     def _placed(self) -> Iterator[tuple[str, Any]]:
         for source in self.sources:
             name = show_path(source.path)
-            values = self._values(source, name)
-            for place, value in gathered(values, LINE_LIMIT_BYTES):
-                if isinstance(value, Chat):
-                    value.dropped.begin_places(name)
-                yield f"{name}{place}", value
+            try:
+                for place, value in gathered(self._values(source, name), LINE_LIMIT_BYTES):
+                    if isinstance(value, Chat):
+                        value.dropped.begin_places(name)
+                    yield f"{name}{place}", value
+            except (InputUnreadable, InputMalformed) as error:
+                if self._strict or not source.is_found:
+                    raise
+                yield name, Failure(error.message.removeprefix(f"{name}: "))
 
     def conversations(self) -> Iterator[list[Line]]:
         """Yield the lines of each conversation; see ``threads_of``.
@@ -180,21 +189,29 @@ def _chat_or_reason(value: Any) -> Chat | str:
         return TOO_DEEP.reason
 
 
-def open_chats(paths: Sequence[str]) -> ChatFiles:
+def open_chats(paths: Sequence[str], *, strict: bool = True) -> ChatFiles:
     """Find files of conversations, without reading them; of folders, those named as JSON lines.
+
+    Not ``strict``, what cannot be read of a folder is counted as bad.
 
     Raises
     ------
     InputUnreadable, InputHasNoText, UsageError : see ``find_sources``
     """
-    sources, _ = find_sources(paths, "messages")
+    stats = ReadStats()
+
+    def skip(path: str, error: DraftsmithError) -> None:
+        name = show_path(path)
+        stats.add_bad(name, error.message.removeprefix(f"{name}: "))
+
+    sources, _ = find_sources(paths, "messages", on_skip=None if strict else skip)
     for source in sources:
         if source.layout == "token-ids":
             raise UsageError(
                 f"{show_path(source.path)} holds token ids, among conversations",
                 remedy="replay it by itself",
             )
-    return ChatFiles(sources)
+    return ChatFiles(sources, stats, strict=strict)
 
 
 def is_chat_path(path: str) -> bool:

@@ -61,10 +61,15 @@ def as_utf8(
         yield from _decoded(_with(head[len(encoding.mark) :], source), encoding, on_replaced)
         return
     zeros = _Zeros(name)
+    held = b""  # the last block, until it is known whether it ends the text
     for block in _with(head, source):
         zeros.look_at(block)
-        yield block
+        if held:
+            yield held
+        held = block
     zeros.finish()
+    if held:
+        yield held
 
 
 def may_be_text(head: bytes) -> bool:
