@@ -101,7 +101,7 @@ def is_chat(request: ReadRequest) -> bool:
     ------
     UsageError : files of both kinds, or options of both
     """
-    from ..ngram.conversation_files import is_chat_path
+    from ..ngram.conversation_files import may_hold_chats
     from .inputs import refuse_text_and_field
 
     refuse_text_and_field(request.field, is_text=request.is_text)
@@ -112,7 +112,7 @@ def is_chat(request: ReadRequest) -> bool:
                 remedy="give --chat for conversations, or --text for plain text",
             )
         return False
-    chats = [path for path in request.files if is_chat_path(path)]
+    chats = [path for path in request.files if may_hold_chats(path)]
     if request.field is not None:
         if request.chat:
             raise UsageError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,8 +24,9 @@ from .conversation_threads import Line, threads_of
 from .corpus_decode import LINE_LIMIT_BYTES
 from .corpus_encodings import as_utf8
 from .corpus_files import COMPRESSED, Source, find_sources, read_blocks, total_bytes
+from .corpus_json import HEAD_BYTES, json_head, kind_of
 from .corpus_parquet import parquet_rows
-from .corpus_store import show_path
+from .corpus_store import LOCAL, show_path
 
 BAD_SHOWN = 100
 DROPPED_SHOWN = 10
@@ -190,7 +192,7 @@ def _chat_or_reason(value: Any) -> Chat | str:
 
 
 def open_chats(paths: Sequence[str], *, strict: bool = True) -> ChatFiles:
-    """Find files of conversations, without reading them; of folders, those named as JSON lines.
+    """Find files of conversations, without reading them; of folders, those that begin as JSON.
 
     Not ``strict``, what cannot be read of a folder is counted as bad.
 
@@ -204,7 +206,7 @@ def open_chats(paths: Sequence[str], *, strict: bool = True) -> ChatFiles:
         name = show_path(path)
         stats.add_bad(name, error.message.removeprefix(f"{name}: "))
 
-    sources, _ = find_sources(paths, "messages", on_skip=None if strict else skip)
+    sources, _ = find_sources(paths, "messages", are_chats=True, on_skip=None if strict else skip)
     for source in sources:
         if source.layout == "token-ids":
             raise UsageError(
@@ -212,6 +214,31 @@ def open_chats(paths: Sequence[str], *, strict: bool = True) -> ChatFiles:
                 remedy="replay it by itself",
             )
     return ChatFiles(sources, stats, strict=strict)
+
+
+def may_hold_chats(path: str) -> bool:
+    """Whether a file or folder is taken for conversations where nobody says what it is.
+
+    Files are by their names, unless they are lists of texts; folders if all their files are.
+    """
+    if not LOCAL.is_folder(path):
+        return is_chat_path(path) and not _is_list_of_texts(path)
+    files = LOCAL.files_below(path, lambda folder, error: None)
+    return bool(files) and all(map(is_chat_path, files))
+
+
+def _is_list_of_texts(path: str) -> bool:
+    """Whether a file, by its begin, is a JSON list of strings."""
+    try:
+        ((source, *_), _) = find_sources([path], None, is_text=True)
+        if source.stamp is None:  # a pipe is read once
+            return False
+        blocks = read_blocks(source, HEAD_BYTES, lambda n_bytes: None)
+        with closing(blocks):
+            head, _ = json_head(as_utf8(blocks, path, lambda n_replaced: None))
+        return kind_of(head) == "strings"
+    except (DraftsmithError, ValueError):  # which will be told when it is read
+        return False
 
 
 def is_chat_path(path: str) -> bool:

@@ -33,7 +33,7 @@ from .corpus_decode import (
     process_escapes,
     repair_utf8,
 )
-from .corpus_encodings import as_utf8, may_be_text
+from .corpus_encodings import as_utf8, may_be_json, may_be_text
 from .corpus_files import (
     Source,
     check_unchanged,
@@ -45,7 +45,6 @@ from .corpus_files import (
 from .corpus_json import (
     json_head,
     kind_of,
-    may_be_json,
     records_of_list,
     refuse_records,
     texts_of_list,

@@ -86,6 +86,21 @@ def may_be_text(head: bytes) -> bool:
     return bool(told) and _is_shown(head.decode(told or "", "replace"))
 
 
+def begin_as_utf8(head: bytes) -> bytes:
+    """The begin of a text as UTF-8, where a mark, or its zeros, tell another encoding."""
+    encoding = _encoding_of(head)
+    if encoding is not None:
+        return encoding.decode(head[len(encoding.mark) :], "replace", False)[0].encode()
+    told = _told(_counts(head, 0), len(head)) if b"\0" in head else None
+    return head.decode(told, "replace").encode() if told else head
+
+
+def may_be_json(head: bytes | bytearray, begins: bytes = b"{[") -> bool:
+    """Whether a text's first character is one of ``begins``, blanks and its mark apart."""
+    start = head.removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n")[:1]
+    return start != b"" and start in begins
+
+
 def _is_shown(text: str) -> bool:
     """Whether a text is one to read, and not numbers that lie as its characters would."""
     n_odd = sum(not (c.isprintable() or c in "\t\n\r\f") or c == _REPLACEMENT for c in text)

@@ -22,7 +22,7 @@ from ..engine.errors import (
     InputUnreadable,
     UsageError,
 )
-from .corpus_encodings import may_be_text
+from .corpus_encodings import begin_as_utf8, may_be_json, may_be_text
 from .corpus_store import LOCAL, STDIN, Stamp, Status, Store, show_path, unreadable
 from .corpus_zstd import ZstdReader
 
@@ -84,6 +84,7 @@ def find_sources(
     *,
     open_each: bool = True,
     is_text: bool = False,
+    are_chats: bool = False,
     on_skip: OnSkip | None = None,
 ) -> tuple[list[Source], list[str]]:
     """Return (sources in the order given, files in folders that were left out as not text).
@@ -96,6 +97,7 @@ def find_sources(
     Parameters
     ----------
     is_text : JSON lines are text as any other.
+    are_chats : of a folder the files that may be JSON are taken, whatever their names.
     on_skip : gets the path of what was found in a folder or by a pattern and cannot be read, and
         why; None: that is raised.
 
@@ -107,7 +109,7 @@ def find_sources(
         raise UsageError("no input is named", remedy="name a file, a folder or - for stdin")
     if field == "":
         raise UsageError("--field is empty", remedy="name the field that holds the text")
-    finder = _Finder(field, store, open_each, is_text, on_skip)
+    finder = _Finder(field, store, open_each, is_text, are_chats, on_skip)
     sources: list[Source] = []
     for path in paths:
         if path == STDIN:
@@ -230,6 +232,7 @@ class _Finder:
         store: Store,
         open_each: bool,
         is_text: bool,
+        are_chats: bool,
         on_skip: OnSkip | None,
     ) -> None:
         self.left_out: list[str] = []
@@ -237,6 +240,7 @@ class _Finder:
         self._store = store
         self._open_each = open_each
         self._is_text = is_text
+        self._are_chats = are_chats
         self._on_skip = on_skip
         self._last_skipped: DraftsmithError | None = None
 
@@ -308,18 +312,31 @@ class _Finder:
             holds_rows = suffix in _JSON_LINES or suffix == _PARQUET
             if not self._open_each and not holds_rows:
                 source = replace(source, folder=folder)
-            if holds_rows or may_be_text(head):
+            if self._may_hold_wanted(head) or holds_rows:
                 sources.append(source)
             else:
                 self.left_out.append(path)
         if not sources:
             if self._last_skipped is not None:
                 raise self._last_skipped
+            if self._are_chats:
+                raise InputHasNoText(
+                    f"{show_path(folder)}: the folder holds no file that begins as JSON",
+                    remedy="name the files themselves, or leave --chat out for plain text",
+                )
             raise no_text(folder, self._field)
         return sources
 
+    def _may_hold_wanted(self, head: bytes) -> bool:
+        """Whether a file that begins so may be text, or JSON where chats are looked for."""
+        if not may_be_text(head) or not self._are_chats:
+            return may_be_text(head)
+        return may_be_json(begin_as_utf8(head))
+
     def _is_wanted(self, suffix: str) -> bool:
         """Whether a file in a folder may be text, or rows that hold it, by its name."""
+        if self._are_chats:
+            return suffix != _TOKEN_IDS and suffix not in _FOREIGN
         if suffix == _PARQUET or suffix in _JSON_LINES:
             return self._field is not None or suffix != _PARQUET
         return self._field is None and suffix != _TOKEN_IDS and suffix not in _FOREIGN

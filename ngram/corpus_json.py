@@ -17,6 +17,7 @@ from typing import Any, Literal
 from ..engine.errors import InputMalformed
 from .conversation_json import Failure, json_values
 from .corpus_decode import LINE_LIMIT_BYTES
+from .corpus_encodings import may_be_json
 
 Kind = Literal["text", "strings", "records"]
 
@@ -44,12 +45,6 @@ def json_head(blocks: Iterator[bytes], n_most: int = HEAD_BYTES) -> tuple[bytes,
         if not _is_blank(head) and (len(head) >= n_most or not may_be_json(head)):
             break
     return bytes(head), chain(held, blocks)
-
-
-def may_be_json(head: bytes | bytearray, begins: bytes = b"{[") -> bool:
-    """Whether the first character is one of ``begins``, blanks and a byte order mark apart."""
-    start = head.removeprefix(codecs.BOM_UTF8).lstrip(_BLANKS.encode())[:1]
-    return start != b"" and start in begins
 
 
 def _is_blank(head: bytes | bytearray) -> bool:
@@ -110,7 +105,7 @@ def _is_chat(value: Any) -> bool:
 def refuse_records(name: str) -> InputMalformed:
     """The error of a text that is lines or a list of JSON."""
     return InputMalformed(
-        f"{name}: holds JSON, whose syntax would be counted as text",
+        f"{name}: holds JSON, whose syntax would be counted as text without --chat or --field",
         remedy="give --chat for conversations, --field NAME for a text of each object, or --text "
         "to read it as it is",
     )

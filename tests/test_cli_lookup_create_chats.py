@@ -201,3 +201,40 @@ def test_settings_are_text(cli: Cli, smollm2: Path, tmp_path: Path) -> None:
     (row,) = cli(*args, "--text", "--json").record["rows"]
     assert row["n_documents"] == 1
     assert counts(cli, CASES / "config.json", tmp_path)[0] == row["n_predict"] + 1
+
+
+def test_folder_of_requests(cli: Cli, smollm2: Path, tmp_path: Path) -> None:
+    """A request a file: the JSON replayed as text, or with --chat dropped without a word."""
+    folder = CASES / "requests_folder"
+    files = sorted(folder.iterdir())
+    args = ("lookup-stats", "-m", "smollm2", "--drafter", "suffix", "--json")
+
+    def figures(*more: str | Path) -> tuple[int, ...]:
+        (row,) = cli(*args, *more).record["rows"]
+        return tuple(row[key] for key in ("n_turns", "n_predict", "n_drafted", "n_accept"))
+
+    assert figures("-f", folder) == figures("-f", folder, "--chat") == figures("-f", *files)
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for path in files:
+        (mixed / path.with_suffix(".log").name).write_bytes(path.read_bytes())
+    (mixed / "README.md").write_text("about the logs in this folder\n")
+    assert figures("-f", mixed, "--chat") == figures("-f", folder)
+    done = cli(*args, "-f", mixed)  # text, of which the logs are none
+    assert done.record["rows"][0]["n_skipped"] == len(files)
+    assert "--chat" in done.stderr
+    found = counts(cli, folder, tmp_path, "--answers")
+    assert found[0] == figures("-f", folder)[1]
+    for more in (("-f", folder), ("-f", folder / "req_1.json")):
+        done = cli("lookup-create", "-m", "smollm2", "-lcs", tmp_path / "x", *more)
+        assert done.status == ExitStatus.INPUT_MALFORMED
+        assert "--chat" in done.error
+
+
+def test_list_of_strings_is_no_log(cli: Cli, smollm2: Path) -> None:
+    """A corpus in a .json file is refused as a log without conversations."""
+    args = ("lookup-stats", "-m", "smollm2", "--drafter", "suffix", "--json")
+    (strings,) = cli(*args, "-f", CASES / "corpus_strings.json").record["rows"]
+    (lines_of,) = cli(*args, "-f", CASES / "ref_corpus.jsonl", "--field", "text").record["rows"]
+    for key in ("n_documents", "n_predict", "n_drafted", "n_accept"):
+        assert strings[key] == lines_of[key]
