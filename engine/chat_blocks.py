@@ -1,4 +1,4 @@
-"""Messages made of blocks, as Anthropic's API has them, in the one form that the others have.
+"""Messages made of blocks, as Anthropic's and Gemini's API have them, in the form of the others.
 
 A block of a message may call a tool, hold what a tool said, or be a thought; in the other form
 these are messages and fields of their own. Blocks that have no place in a text (images, documents,
@@ -18,17 +18,22 @@ _RESULTS = ("tool_result", "mcp_tool_result")
 _OWN = frozenset({*_CALLS, *_RESULTS, "thinking"})
 
 
-def opened(message: Json) -> list[Json]:
+def opened(message: Json, *, is_answer: bool) -> list[Json]:
     """The messages that one made of blocks comes to; the message itself if it has none.
 
     What tools said to a user's message comes first, as the API demands it, in order, and then what
     else is in it. An answer that goes on after the result of a tool is one answer before it and
     another after it.
+
+    Parameters
+    ----------
+    is_answer : the assistant says it.
     """
-    blocks = message.get("content")
+    blocks, parts = message.get("content"), message.get("parts")
+    if blocks is None and isinstance(parts, list):
+        blocks = [_block_of_part(part) for part in parts]
     if not isinstance(blocks, list) or not any(kind_of(block) in _OWN for block in blocks):
         return [message]
-    is_answer = message.get("role") == "assistant"
     made: list[Json] = []
     rest = _Rest(message)
     for block in blocks:
@@ -119,6 +124,27 @@ def _tool(tool: Json) -> Json:
             "parameters": tool.get("input_schema") or {},
         },
     }
+
+
+def _block_of_part(part: Any) -> Any:
+    """A part of Gemini's as a block; the part itself if it is words, or nothing known."""
+    call, result = (_inner(part, name) for name in ("functionCall", "functionResponse"))
+    if call:
+        return {"type": "tool_use", "id": call.get("id"), "name": call.get("name"),
+                "input": call.get("args")}  # fmt: skip
+    if result:
+        said = result.get("response")
+        output = _inner(result, "response").get("output")
+        return {"type": "tool_result", "tool_use_id": result.get("id"),
+                "content": output if isinstance(output, str) else said}  # fmt: skip
+    if isinstance(part, Mapping) and part.get("thought") is True:
+        return {"type": "thinking", "thinking": part.get("text")}
+    return part
+
+
+def _inner(value: Any, name: str) -> Json:
+    found = value.get(name) if isinstance(value, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def merged_blocks(contents: Iterable[object]) -> list[Any]:

@@ -120,7 +120,9 @@ def add_message(chat: Chat, message: Json) -> None:
     ------
     NotAChat : it has no role, or something that cannot be read
     """
-    for one in opened(message):
+    role = message.get("role", message.get("from"))
+    is_answer = isinstance(role, str) and role_of(role) == "assistant"
+    for one in opened(message, is_answer=is_answer):
         _add(chat, one)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..engine.chat_blocks import kind_of, merged_blocks
-from ..engine.chat_messages import Chat, Json, NotAChat, add_messages
+from ..engine.chat_messages import Chat, Json, NotAChat, add_messages, role_of
 from ..engine.dropped import Dropped
 from .conversation_trees import PathLost, path_to_current, roots_of
 
@@ -100,7 +100,10 @@ def _nodes(lines: Iterable[Line], left_out: Dropped) -> Iterator[_Node]:
 def _message(value: Json) -> Json | None:
     """The message of a line that a model was shown, or said."""
     message = value.get("message")
-    if not isinstance(message, Mapping) or message.get("role") not in _SPEAKERS:
+    role = message.get("role") if isinstance(message, Mapping) else None
+    if not isinstance(message, Mapping) or not isinstance(role, str):
+        return None
+    if role_of(role) not in _SPEAKERS:
         return None
     is_error = value.get("isApiErrorMessage") or message.get("model") == "<synthetic>"
     return None if is_error else message

@@ -149,7 +149,7 @@ def _transcript(text: str) -> Iterator[Json]:
 def is_talk(value: Json) -> bool:
     """Whether a value is a row of UltraChat, and nothing else."""
     texts = value.get("data")
-    return value.keys() <= {"id", "data"} and _are_texts(texts) and len(value["data"]) > 1
+    return value.keys() == {"id", "data"} and _are_texts(texts) and len(value["data"]) > 1
 
 
 def of_talk(value: Json) -> Chat:

@@ -79,7 +79,7 @@ def test_other_messages_stay() -> None:
     """A message of texts that comes back changed."""
     for content in (None, "a", [], [TEXT], [IMAGE, 5], {"type": "tool_use"}):
         message = {"role": "user", "content": content}
-        assert opened(message) == [message]
+        assert opened(message, is_answer=False) == [message]
 
 
 def test_tools() -> None:
@@ -151,6 +151,25 @@ def test_contents_that_are_objects() -> None:
     for message in ({"role": "tool", "content": {"x": deep}}, {"role": "ai", "tool_calls": [call]}):
         with pytest.raises(NotAChat, match="deeply"):
             messages_of(message)
+
+
+def test_parts_of_gemini() -> None:
+    """Thoughts that are words of the answer, calls and results that are lost."""
+    call = {"functionCall": {"id": "t1", "name": "f", "args": {"x": 1}}}
+    parts = [{"text": "hm", "thought": True}, {"text": "a"}, call, {"functionCall": {}}]
+    said, dropped = messages_of({"role": "model", "parts": parts})
+    called = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    assert said == [
+        {"role": "assistant", "content": "a", "reasoning_content": "hm", "tool_calls": [called]}
+    ]
+    assert dropped == {"block 'functionCall'": 1}
+    answers = [{"functionResponse": {"id": "t1", "name": "f", "response": one}}
+               for one in ({"output": "7"}, {"error": "8"})]  # fmt: skip
+    said, dropped = messages_of({"role": "user", "parts": [*answers, {"text": "b"}]})
+    assert [(one["role"], one["content"]) for one in said] == [
+        ("tool", "7"), ("tool", '{"error": "8"}'), ("user", "b")
+    ]  # fmt: skip
+    assert dropped == {}
 
 
 def test_contents_under_other_names() -> None:

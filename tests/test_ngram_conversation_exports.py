@@ -308,6 +308,23 @@ def test_sessions_with_other_names(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_sessions_of_parts(tmp_path: Path) -> None:
+    """A session in which the assistant is the model, and what is said stands in parts."""
+    call = {"functionCall": {"id": "t1", "name": "f", "args": {}}}
+    result = {"functionResponse": {"id": "t1", "name": "f", "response": {"output": "7"}}}
+    lines = [
+        line("1", None, "user", None, inside={"parts": [{"text": "a"}]}),
+        line("2", "1", "assistant", None, inside={"role": "model", "parts": [{"text": "b"}, call]}),
+        line("3", "2", "tool_result", None, inside={"role": "user", "parts": [result]}),
+        line("4", "3", "assistant", None, inside={"role": "model", "parts": [{"text": "c"}]}),
+    ]
+    for one in lines:
+        del one["message"]["content"]
+    chat = only(chats_of(tmp_path, *lines))
+    assert texts(chat) == [("user", "a"), ("assistant", "b"), ("tool", "7"), ("assistant", "c")]
+    assert (dropped(chat), len(chat.messages[1]["tool_calls"])) == ({}, 1)
+
+
 def item(kind: str, **more: Any) -> dict[str, Any]:
     return {"timestamp": "x", "type": "response_item", "payload": {"type": kind, **more}}
 
@@ -697,7 +714,7 @@ def test_trees_of_open_assistant(tmp_path: Path) -> None:
         ({"prompt": ["a", "c"], "response": ["b"]}, "abc"),
         ({"instruction": "a", "output": ["b"]}, "ab"),
         ({"instruction": "c", "output": "d", "history": [["a", "b"]]}, "abcd"),
-        ({"data": ["a", "b", "c"]}, "abc"),
+        ({"id": "0", "data": ["a", "b", "c"]}, "abc"),
         ({"conversation": [{"input": "a", "output": "b"}, {"input": "c", "output": "d"}]}, "abcd"),
         ({"conversations": [{"human": "a", "assistant": "b"}]}, "ab"),
         ({"prompt": "a", "chosen": "b", "rejected": "x"}, "ab"),
@@ -727,7 +744,7 @@ def test_rows(value: Any, expected: Any) -> None:
         ({"chosen": "b", "rejected": "c"}, "without its prompt"),
         ({"question_id": 81, "turns": ["a", "b"]}, "does not say whose"),
         ({"question_id": 81, "choices": [{"index": 0, "turns": ["a", "b"]}]}, "in another file"),
-        ({"data": ["a", "b"], "label": 1}, "no conversation of a known form"),
+        ({"data": ["a", "b"]}, "no conversation of a known form"),
         (user("a"), "a message by itself"),
     ],
 )
