@@ -188,6 +188,7 @@ class Start:
             sampler=sampler,
             n_predict=plan.n_predict if plan.n_predict >= 0 else plan.n_ctx - plan.prompt.size + 1,
             stop=plan.stop,
+            stop_text=plan.stop_stream(),
             n_batch=plan.n_batch,
             **({} if drafting is None else drafting.arguments),
         )

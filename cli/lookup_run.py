@@ -84,6 +84,7 @@ def command(
     repeat_last_n: run_options.RepeatLastN = 64,
     seed: run_options.Seed = -1,
     ignore_eos: run_options.IgnoreEos = False,
+    stop: run_options.Stop = None,
     compare: run_options.Compare = False,
     repeat: run_options.Repeat = None,
     n_batch: run_options.BatchSize = 512,
@@ -129,6 +130,8 @@ def command(
         ignore_eos=ignore_eos,
         n_batch=n_batch,
         n_threads=threads,
+        stop_texts=tuple(stop or ()),
+        escape=escape,
     )
     n_turns = (repeat or TURNS) if compare else 0
     return partial(run_lookup, Request(run, asked, drafting, color, n_turns), out)
@@ -204,15 +207,12 @@ def run_lookup(request: Request, out: Output) -> None:
 
 def _generated(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate once, and teach the dynamic cache what was generated."""
-    from ..engine.detokenise import TextStream
     from .session import Drafting
     from .stream import TextPrinter
 
     draft_max = request.drafting.draft_max
     pacer = request.drafting.pacer(drafter) if draft_max else None
-    printer = TextPrinter(
-        TextStream(session.plan.tokenizer), shown=out.mode == "table", color=request.color
-    )
+    printer = TextPrinter(session.plan.decoder(), shown=out.mode == "table", color=request.color)
     try:
         drafting = Drafting(drafter, draft_max, pacer) if draft_max else None
         run = session.run(drafting, printer, out)
@@ -251,7 +251,6 @@ def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> 
 
 def _compared(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate with and without drafts in turns; nothing is shown or learnt."""
-    from ..engine.detokenise import TextStream
     from .compare import compare, step_sizes
     from .session import Drafting
 
@@ -265,7 +264,7 @@ def _compared(request: Request, session: Session, drafter: AnyDrafter, out: Outp
 
     comparison = compare(session, afresh, request.n_turns, out, step_sizes(draft_max))
     run = comparison.drafted[comparison.typical]
-    decoder = TextStream(session.plan.tokenizer)
+    decoder = session.plan.decoder()
     text = decoder.feed(run.tokens) + decoder.finish()
     return Made(run, pacers[comparison.typical], text, comparison)
 
@@ -293,6 +292,7 @@ def _chosen(request: Request, plan: Plan) -> dict[str, Any]:
         "n_ctx": plan.n_ctx,
         **asdict(plan.sampling),
         "ignore_eos": run.ignore_eos,
+        "stop": list(plan.stop_strings.texts),
         "compare": bool(request.n_turns),
         "repeat": request.n_turns or None,
         "batch": run.n_batch,

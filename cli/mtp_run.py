@@ -152,6 +152,7 @@ def command(
     repeat_last_n: run_options.RepeatLastN = 64,
     seed: run_options.Seed = -1,
     ignore_eos: run_options.IgnoreEos = False,
+    stop: run_options.Stop = None,
     compare: run_options.Compare = False,
     repeat: Annotated[
         int | None,
@@ -229,6 +230,8 @@ def command(
         ignore_eos=ignore_eos,
         n_batch=n_batch,
         n_threads=threads,
+        stop_texts=tuple(stop or ()),
+        escape=escape,
     )
     lengths = options.numbers(
         "--draft-max", [str(DRAFT_MAX) if draft_max is None else draft_max], options.DRAFT_MOST
@@ -264,6 +267,8 @@ def _check(request: Request, out: Output, *, compare: bool, repeat: int | None) 
         refuse("--suite has nothing to measure with -n 0", "give a larger -n, or leave it out")
     if repeat is not None and not request.n_turns:
         refuse("--repeat is for --compare and --suite", "give one of them too, or neither")
+    if suite and request.run.stop_texts:
+        refuse("--suite compares whole texts", "leave out --stop")
     for name, given in (
         ("--bounds", request.bounds),
         ("--plot", request.plot is not None),
@@ -427,12 +432,9 @@ def _drafters(
 
 def _generated(request: Request, session: Session, drafters: Drafters | None, out: Output) -> Made:
     """Generate once."""
-    from ..engine.detokenise import TextStream
     from .stream import TextPrinter
 
-    printer = TextPrinter(
-        TextStream(session.plan.tokenizer), shown=out.mode == "table", color=request.color
-    )
+    printer = TextPrinter(session.plan.decoder(), shown=out.mode == "table", color=request.color)
     drafting = None if drafters is None else drafters.begin(request.draft_maxes[0])
     run = session.run(drafting, printer, out)
     printer.finish()
@@ -443,7 +445,6 @@ def _generated(request: Request, session: Session, drafters: Drafters | None, ou
 
 def _compared(request: Request, session: Session, drafters: Drafters | None, out: Output) -> Made:
     """Generate with and without drafts in turns; nothing is shown."""
-    from ..engine.detokenise import TextStream
     from .compare import compare
     from .session import Drafting
 
@@ -457,7 +458,7 @@ def _compared(request: Request, session: Session, drafters: Drafters | None, out
 
     comparison = compare(session, afresh, request.n_turns, out)
     run = comparison.drafted[comparison.typical]
-    decoder = TextStream(session.plan.tokenizer)
+    decoder = session.plan.decoder()
     text = decoder.feed(run.tokens) + decoder.finish()
     return Made(run, origins[comparison.typical], text, comparison)
 
@@ -512,6 +513,7 @@ def _chosen(request: Request, target: Target) -> dict[str, Any]:
         "n_ctx": target.n_ctx,
         **asdict(target.sampling),
         "ignore_eos": run.ignore_eos,
+        "stop": list(target.stop_strings.texts),
         "compare": prompt is not None and bool(request.n_turns),
         "repeat": request.n_turns or None,
         "bounds": request.bounds,

@@ -181,6 +181,7 @@ def _answer(
             sampler=Sampler(target.sampling),
             n_predict=_n_predict(request, choice),
             stop=target.stop,
+            stop_text=target.stop_stream(),
             on_tokens=printer.add,
             on_prefill=on_prefill,
             n_batch=target.n_batch,

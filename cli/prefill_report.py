@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from .output import Table, number, percent, size
-from .run_report import STOP_REASONS, generation_keys
+from .run_report import generation_keys, why_ended
 
 if TYPE_CHECKING:
     from .prefill_asking import Asked
@@ -218,7 +218,7 @@ def _answer(record: Mapping[str, Any]) -> Table:
             ("decode", number(record["decode_tokens_per_s"], 1, " tokens/s")),
             ("drafted", number(record["n_drafted"])),
             ("accepted", number(record["n_accept"])),
-            ("ended because", STOP_REASONS[record["stop_reason"]]),
+            ("ended because", why_ended(record)),
         ],
     )
 

@@ -289,6 +289,7 @@ def command(
     repeat_last_n: run_options.RepeatLastN = 64,
     seed: run_options.Seed = -1,
     ignore_eos: run_options.IgnoreEos = False,
+    stop: run_options.Stop = None,
     n_batch: run_options.BatchSize = 512,
     threads: run_options.Threads = None,
     color: run_options.ColorOption = run_options.Color.AUTO,
@@ -339,6 +340,8 @@ def command(
         ignore_eos=ignore_eos,
         n_batch=n_batch,
         n_threads=threads,
+        stop_texts=tuple(stop or ()),
+        escape=escape,
     )
     only_calibrate = {"--layers": n_layers, "--output": output}
     only_niah = {
@@ -426,6 +429,7 @@ def _check_niah(request: Request, what: str = "--niah") -> None:
         ("--question", ask.named is not None),
         ("-sys", ask.system is not None),
         ("-e", ask.escape),
+        ("--stop", bool(request.run.stop_texts)),
         ("--compare", request.n_turns > 0),
         ("--show-kept", request.show_kept),
     ):

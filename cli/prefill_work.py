@@ -310,13 +310,11 @@ def _memory(request: Request, models: Models, n_kept: int) -> dict[str, int | No
 
 def _made(request: Request, prepared: Prepared, ask: Ask, models: Models, out: Output) -> Made:
     """Answer, and with --compare behind the whole prompt, too."""
-    from ..engine.detokenise import TextStream
     from .prefill_asking import ask_in_full, ask_once
     from .stream import TextPrinter
 
     def printer(shown: bool) -> TextPrinter:
-        decoder = TextStream(prepared.target.tokenizer)
-        return TextPrinter(decoder, shown=shown, color=request.color)
+        return TextPrinter(prepared.target.decoder(), shown=shown, color=request.color)
 
     def speculative() -> Asked:
         shown = out.mode == "table" and not request.n_turns
@@ -454,6 +452,7 @@ def _chosen(request: Request, prepared: Prepared) -> dict[str, Any]:
         "n_ctx": prepared.target.n_ctx,
         **asdict(prepared.target.sampling),
         "ignore_eos": run.ignore_eos,
+        "stop": list(prepared.target.stop_strings.texts),
         "compare": bool(request.n_turns),
         "niah": None if request.niah is None else asdict(request.niah),
         "repeat": request.n_turns or None,

@@ -201,6 +201,17 @@ IgnoreEos = Annotated[
     bool,
     typer.Option("--ignore-eos", help="Go on behind a token that ends the text."),
 ]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop",
+        "-r",
+        "--reverse-prompt",
+        metavar="TEXT",
+        help="End the text before TEXT, which may begin and end inside of tokens; may be given "
+        "several times.",
+    ),
+]
 BatchSize = Annotated[
     int,
     typer.Option(

@@ -20,6 +20,7 @@ POSITIONS_SHOWN = 16
 STOP_REASONS = {
     "eog": "the model ended the text",
     "length": "as long as -n says",
+    "stop": "a stop string came",
     "context": "the context is full",
     "interrupted": "interrupted",
 }
@@ -66,6 +67,7 @@ def generation_keys(
         "decode_tokens_per_s": run.decode_tokens_per_s,
         "verify_ms": run.verify_ns / 1e6,
         "stop_reason": run.stop_reason,
+        "stop_string": run.stop_string,
         "tokens": run.tokens,
     }
 
@@ -147,10 +149,16 @@ def _speed(record: Mapping[str, Any]) -> Table:
             ("of them with a draft", number(record["n_draft_rounds"])),
             ("tokens per round", number(record["tokens_per_round"], 3)),
             ("accepted per draft", number(record["mean_accepted_length"], 3)),
-            ("ended because", STOP_REASONS[record["stop_reason"]]),
+            ("ended because", why_ended(record)),
             *([("drafter", _drafter(record))] if "drafter" in record else []),
         ],
     )
+
+
+def why_ended(record: Mapping[str, Any]) -> str:
+    """Why a text ended, in words."""
+    string = record["stop_string"]
+    return STOP_REASONS[record["stop_reason"]] + ("" if string is None else f": {string!r}")
 
 
 def _drafter(record: Mapping[str, Any]) -> str:

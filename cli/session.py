@@ -26,17 +26,23 @@ if TYPE_CHECKING:
     from ..engine.model import Model
     from ..engine.pacer import Pacer
     from ..engine.sampling import SamplingParams
+    from ..engine.stop_strings import StopStream, StopStrings
     from ..engine.tokenizer import Tokenizer
     from .inputs import Stages
     from .output import Output
-    from .stream import TextPrinter
+    from .stream import Decoder, TextPrinter
 
 BAR_AFTER_S = 1.0
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The options that all commands which generate have in common; see ``run_options``."""
+    """The options that all commands which generate have in common; see ``run_options``.
+
+    Attributes
+    ----------
+    escape : process llama.cpp's escapes in ``stop_texts``
+    """
 
     model: str
     n_ctx: int
@@ -51,6 +57,8 @@ class RunRequest:
     ignore_eos: bool
     n_batch: int
     n_threads: int | None
+    stop_texts: tuple[str, ...] = ()
+    escape: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,7 @@ class Target:
     ----------
     n_ctx : most tokens of prompt and text together
     stop : tokens that end the text
+    stop_strings : texts that end the text
     """
 
     metadata: GgufMetadata
@@ -70,6 +79,17 @@ class Target:
     stop: frozenset[int]
     n_batch: int
     n_threads: int
+    stop_strings: StopStrings
+
+    def decoder(self) -> Decoder:
+        """What turns the tokens of a text that begins now into its characters."""
+        from ..engine.detokenise import TextStream
+
+        return self.stop_stream() or TextStream(self.tokenizer)
+
+    def stop_stream(self) -> StopStream | None:
+        """What looks for stop strings in a text that begins now; None: there are none."""
+        return self.stop_strings.stream(self.tokenizer) if self.stop_strings else None
 
     def plan(self, prompt: np.ndarray, n_predict: int) -> Plan:
         """Return what is to be generated behind a prompt; whether it fits has been checked."""
@@ -134,9 +154,13 @@ def read_target(request: RunRequest, stages: Stages, out: Output) -> Target:
     from ..engine.hparams import read_params
     from ..engine.models import resolve_model
     from ..engine.sampling import SamplingParams
+    from ..engine.stop_strings import StopStrings
     from ..engine.stop_tokens import eog_ids
     from ..engine.tokenizer import load_tokenizer
 
+    stop_strings = StopStrings(
+        tuple(plain_text(text, request.escape) for text in request.stop_texts)
+    )
     path = resolve_model(request.model)
     seed = secrets.randbelow(2**32) if request.seed < 0 else request.seed
     sampling = SamplingParams(
@@ -165,6 +189,7 @@ def read_target(request: RunRequest, stages: Stages, out: Output) -> Target:
         stop=frozenset() if request.ignore_eos else stop,
         n_batch=request.n_batch,
         n_threads=request.n_threads or n_physical_cores(),
+        stop_strings=stop_strings,
     )
 
 
@@ -249,6 +274,7 @@ class Session:
                 sampler=Sampler(self.plan.sampling),
                 n_predict=self.plan.n_predict,
                 stop=self.plan.stop,
+                stop_text=self.plan.stop_stream(),
                 on_tokens=printer.add,
                 on_prefill=on_prefill,
                 n_batch=self.plan.n_batch,

@@ -25,7 +25,7 @@ from .sampling import Sampler
 
 UNLIMITED = -1
 
-StopReason = Literal["length", "eog", "context", "interrupted"]
+StopReason = Literal["length", "eog", "stop", "context", "interrupted"]
 
 
 class TargetCache(Protocol):
@@ -82,6 +82,18 @@ class Drafter(Protocol):
 
     def reset(self) -> None:
         """Forget the text. The loop itself never asks for it."""
+
+
+class TextStop(Protocol):
+    """What looks for stop strings in a text, token by token: ``stop_strings.StopStream``."""
+
+    @property
+    def found(self) -> str | None:
+        """The one that ended the text; None: none did so far."""
+
+    def n_until_stop(self, ids: Sequence[int]) -> int | None:
+        """How many of the next ``ids`` belong to the text, the one that completes a stop string
+        included; None: all."""
 
 
 @runtime_checkable
@@ -153,7 +165,9 @@ class Generation:
     prompt_tokens : of the prompt, those in the cache: all, or none where prefill was interrupted
     tokens : what was generated, and handed to ``on_tokens``; an end-of-generation token included
     stop_reason : "length": n_predict tokens are there; "eog": the last token ends the text;
-        "context": the next token would not fit; "interrupted": KeyboardInterrupt
+        "stop": it completes a stop string; "context": the next token would not fit;
+        "interrupted": KeyboardInterrupt
+    stop_string : the one that ended the text; None: something else did
     n_rounds : forward passes of decoding; the first token comes from the prefill and needs none
     n_drafted, n_accepted : tokens of drafts that were evaluated, and those that stand
     drafted_by_position, accepted_by_position : int64 [draft_max, or n_ctx if less], likewise
@@ -170,6 +184,7 @@ class Generation:
     prompt_tokens: int = 0
     tokens: list[int] = field(default_factory=list)
     stop_reason: StopReason = "interrupted"
+    stop_string: str | None = None
     n_rounds: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
@@ -214,6 +229,7 @@ def generate(
     sampler: Sampler,
     n_predict: int,
     stop: AbstractSet[int] = frozenset(),
+    stop_text: TextStop | None = None,
     drafter: Drafter | None = None,
     draft_max: int = 0,
     pacer: Pacer | None = None,
@@ -235,6 +251,7 @@ def generate(
     prompt : int32 [n], 1 or more tokens
     n_predict : most tokens to generate; -1: until the text ends or the context is full
     stop : tokens that end the text
+    stop_text : stop strings that end the text, none of it seen yet; None: there are none
     drafter : one that is a ``TrunkReader`` needs an engine's ``Model``
     draft_max : most tokens of a draft
     pacer : shortens drafts to what pays; None: always draft_max
@@ -263,6 +280,7 @@ def generate(
             sampler=sampler,
             n_predict=n_predict,
             stop=stop,
+            stop_text=stop_text,
             drafter=drafter,
             reader=drafter if isinstance(drafter, TrunkReader) else None,
             sources=drafter if isinstance(drafter, SourcedDrafter) else None,
@@ -336,6 +354,7 @@ class _Loop(Generic[Cache]):
     sampler: Sampler
     n_predict: int
     stop: AbstractSet[int]
+    stop_text: TextStop | None
     drafter: Drafter | None
     reader: TrunkReader | None
     sources: SourcedDrafter | None
@@ -384,7 +403,7 @@ class _Loop(Generic[Cache]):
         self.kept += prompt.size
         done.prompt_tokens = prompt.size
         if self.n_predict:
-            self._append(self.accept_rule(self.sampler, self.logits, (), self.stop))
+            self._append(self._verdict(self.logits, ()))
             done.learn_ns, done.draft_ns = done.learn_ns + done.draft_ns, 0  # before decoding
             done.first_token_ns = perf_counter_ns() - started_ns
 
@@ -396,6 +415,9 @@ class _Loop(Generic[Cache]):
             self.done.emit_ns += perf_counter_ns() - started_ns
         self.interrupts.deliver()
         tokens = self.done.tokens
+        if self.stop_text is not None and self.stop_text.found is not None:
+            self.done.stop_string = self.stop_text.found
+            return "stop"
         if tokens and tokens[-1] in self.stop:
             return "eog"
         if 0 <= self.n_predict <= len(tokens):
@@ -413,7 +435,7 @@ class _Loop(Generic[Cache]):
         started_ns = perf_counter_ns()
         passed = self._forward(batch, "all")
         self.interrupts.held = True  # until hand_over
-        verdict = self.accept_rule(self.sampler, passed.logits, verified, self.stop)
+        verdict = self._verdict(passed.logits, verified)
         verify_ns = perf_counter_ns() - started_ns
         done.draft_ns += self._see(batch, passed)
         self.kept += len(verdict.tokens)
@@ -428,6 +450,13 @@ class _Loop(Generic[Cache]):
         done.verify_ns += verify_ns
         if self.pacer is not None:
             self.pacer.observe(draft, n, verdict.tokens, verify_ns=verify_ns, draft_ns=draft_ns)
+
+    def _verdict(self, logits: NDArray[np.float32], draft: Sequence[int]) -> Verdict:
+        """What the round adds; behind the token that completes a stop string nothing counts."""
+        tokens, n_from_draft = self.accept_rule(self.sampler, logits, draft, self.stop)
+        if self.stop_text is not None:
+            tokens = tokens[: self.stop_text.n_until_stop(tokens)]
+        return Verdict(tokens, min(n_from_draft, len(tokens)))
 
     def _draft(self) -> tuple[list[int], int | None]:
         """Drafted tokens and the time they took; None: the drafter was not asked."""

@@ -30,6 +30,7 @@ from draftsmith.ngram.spec_replay import replay_texts
 Cli = Callable[..., Done]
 Run = Callable[..., Done]
 
+CASES = Path(__file__).parent / "golden" / "cases" / "prompts"
 INTERRUPTED = "error: interrupted; no file is left half-written\n"
 CODE = """def add(a, b):
     result = a + b
@@ -130,6 +131,41 @@ def test_greedy_text_is_that_of_plain_decoding(real: Run) -> None:
     assert fixed["accepted_by_source"]["context"] == fixed["n_accept"] >= 8
     assert fixed["n_rounds"] < plain["n_rounds"] == 23
     assert fixed["drafted_by_position"][7] > 0
+
+
+@pytest.mark.parametrize("names", [("--stop",), ("-r",), ("--stop", "--reverse-prompt")])
+def test_a_stop_string(run: Run, names: tuple[str, ...]) -> None:
+    """A text that goes on behind the string, shows it, or is another one with drafts."""
+    args = ("-p", "the cat", "-n", "40")
+    whole = run(*args, "--json").record
+    string = whole["text"][12:15]
+    stops = [item for name in names for item in (name, string)]
+    wanted = whole["text"][: whole["text"].index(string)]
+    for more in ((), ("--draft-max", "0"), ("--draft-fixed",)):
+        record = run(*args, *stops, *more, "--json").record
+        assert record["text"] == wanted
+        assert (record["stop_reason"], record["stop_string"]) == ("stop", string)
+        assert record["tokens"] == whole["tokens"][: len(record["tokens"])]
+        assert record["options"]["stop"] == [string] * len(names)
+    assert run(*args, *stops, "-q").stdout.removesuffix("\n") == wanted
+    shown = run(*args, *stops, "--compare").stdout
+    assert f"a stop string came: {string!r}" in shown
+    record = run(*args, *stops, "--compare", "--json", "--repeat", "1").record
+    assert record["identical"]
+    assert (record["text"], record["stop_string"]) == (wanted, string)
+    escaped = run(*args, "-e", "--stop", "".join(f"\\x{b:02x}" for b in string.encode()), "--json")
+    assert escaped.record["text"] == wanted
+    refused(run(*args, "--stop", ""), ExitStatus.USAGE, "a stop string is empty")
+
+
+def test_eos_inside_a_draft(real: Run) -> None:
+    """A text that ends elsewhere with drafts than without, where one holds the end."""
+    for more in ((), ("--ignore-eos",)):
+        args = ("-f", str(CASES / "eos.txt"), "-n", "40", *more, "--json")
+        drafted, plain = real(*args, "--draft-fixed").record, real(*args, "--draft-max", "0").record
+        assert drafted["tokens"] == plain["tokens"]
+        assert drafted["stop_reason"] == plain["stop_reason"]
+        assert (drafted["stop_reason"] == "eog") is not bool(more)
 
 
 def test_the_model_ends_the_text(real: Run) -> None:

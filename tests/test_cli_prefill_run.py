@@ -531,6 +531,7 @@ def test_a_conversation_without_a_user(templated: Run, tmp_path: Path) -> None:
         (("--draft-fixed",), "--draft-fixed cannot be used"),
         (("--chat-file", "a.json", "-f", "doc.txt"), "brings its own document"),
         (("--chat-file", "a.json", "--raw"), "need a chat template"),
+        (("--niah", "--stop", "a"), "brings its own prompts"),
         (("--chat-file", "a.json", "-sys", "a"), "brings what the system says"),
         (("-sys", "a"), "need a chat template"),
         (("-n", "5000"), "leaves no room for a prompt"),
@@ -554,6 +555,37 @@ def test_what_is_missing(cli: Cli, toys: Path, monkeypatch: pytest.MonkeyPatch) 
     done = cli("prefill-run", "-m", "toy.gguf", "-f", "doc.txt", "-p", "a")
     refused(done, "give --raw", ExitStatus.MODEL_CHAT_TEMPLATE)
     refused(cli(*given, "-f", "none.txt", "-p", "a"), "none.txt", ExitStatus.INPUT_UNREADABLE)
+
+
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_a_stop_string(run: Run, drafter: str) -> None:
+    """An answer that goes on behind the string, or is another one with drafts."""
+    whole = run("--scorer", "lexical", "-n", "20", "--json").record
+    string = whole["text"][9:12]
+    args = ("--scorer", "lexical", "-n", "20", "--stop", string, "--decode-drafter", drafter)
+    record = run(*args, "--json").record
+    assert record["text"] == whole["text"][: whole["text"].index(string)]
+    assert (record["stop_reason"], record["stop_string"]) == ("stop", string)
+    assert f"a stop string came: {string!r}" in run(*args).stderr
+
+
+def test_a_question_by_name(templated: Run, tmp_path: Path) -> None:
+    """Another question than the named one, or a name that is nowhere and not refused."""
+    path = tmp_path / "chat.json"
+    text = f"{DOCUMENT}\n\nthe slow\nbrown text\n\n{DOCUMENT}\n\nThanks!"
+    path.write_text(json.dumps([{"role": "user", "content": text}]))
+    args = ("--scorer", "lexical", "--chat-file", path)
+    done = templated(*args, "--json")
+    assert done.record["question_source"] == "last"
+    assert "warning: the question is taken to be" in done.stderr
+    done = templated(*args, "--question", "the slow brown text", "--json")
+    assert done.record["question_source"] == "given"
+    assert done.record["question_text"] == "the slow\nbrown text"
+    assert "the question is taken" not in done.stderr
+    assert "what was given" in templated(*args, "--question", "the slow brown").stderr
+    refused(templated(*args, "--question", "nowhere"), "the user says no such words")
+    refused(templated(*args, "--question", " "), "--question is empty")
+    refused(templated("--question", "a"), "--question is for --chat-file")
 
 
 def test_text_and_figures_go_apart(run: Run) -> None:

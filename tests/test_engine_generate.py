@@ -426,6 +426,39 @@ def test_full_context(name: str | None, n_ctx: int, n_predict: int) -> None:
     assert cache.length == n_ctx
 
 
+class TokenStop:
+    """Ends a text with two tokens in a row, which a round may part."""
+
+    def __init__(self, first: int, second: int) -> None:
+        self._wanted, self._last = (first, second), -1
+        self.found: str | None = None
+
+    def n_until_stop(self, ids: Sequence[int]) -> int | None:
+        for n, token in enumerate(ids, 1):
+            if (self._last, token) == self._wanted:
+                self.found = "both"
+                return n
+            self._last = token
+        return None
+
+
+@pytest.mark.parametrize("name", [None, *NAMES])
+@pytest.mark.parametrize("place", range(1, 12))
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_stop_string_inside_a_draft(name: str | None, place: int, temperature: float) -> None:
+    """Another text with drafts than without, or tokens behind the string that stay in the cache."""
+    text = plain(temperature)
+    drafter = name and ListDrafter(guesses(temperature)[name])
+    cache = HashCache()
+    stop = TokenStop(text[place - 1], text[place])
+    done = run(drafter or None, cache=cache, temperature=temperature, stop_text=stop)
+    n = next(i for i in range(1, 60) if text[i - 1 : i + 1] == text[place - 1 : place + 1]) + 1
+    assert done.tokens == text[:n]
+    assert (done.stop_reason, done.stop_string) == ("stop", "both")
+    assert cache.length == len(PROMPT) + n - 1
+    assert done.n_accepted <= n - 1
+
+
 def test_which_reason_counts() -> None:
     """ "context" for a text that ended by itself with the last token that fits."""
     text = plain()
