@@ -41,6 +41,7 @@ class PromptParts:
         from the question. All else is mandatory.
     spans : where in the prompt's text each token stands; None if there is no text.
     problem : why it is not known what may be dropped, or "".
+    question_text : the question, without what its first and last token hold besides.
     source : where the question was found.
     doubt : what is not certain about that, or "".
     unplaced : messages that stay whole, for the template shows another text than theirs.
@@ -51,6 +52,7 @@ class PromptParts:
     document: tuple[Span, ...]
     spans: TokenSpans | None = None
     problem: str = ""
+    question_text: str = ""
     source: Source = Source.GIVEN
     doubt: str = ""
     unplaced: tuple[str, ...] = ()
@@ -76,7 +78,8 @@ class PromptParts:
         cut = (len(document), len(document) + len(SEPARATOR))
         if template is None:
             spans = [(0, cut[0])], (cut[1], len(content))
-            return _parts(content, tokenizer.encode(content), tokenizer, *spans)
+            parts = _parts(content, tokenizer.encode(content), tokenizer, *spans)
+            return replace(parts, question_text=question)
         messages = [{"role": "user", "content": content}]
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
@@ -88,7 +91,7 @@ class PromptParts:
         if not turns[0].is_found:
             return cls(ids, (0, 0), (), None, _lost(turns[0]), source=Source.NONE)
         documents, asked = [turns[0].place(0, cut[0])], turns[0].place(cut[1], len(content))
-        return _parts(text, ids, tokenizer, documents, asked)
+        return replace(_parts(text, ids, tokenizer, documents, asked), question_text=question)
 
     @classmethod
     def of_messages(
@@ -127,8 +130,13 @@ class PromptParts:
         if asked.lost is not None:
             return cls(ids, (0, 0), (), None, _lost(asked.lost), source=Source.NONE)
         parts = _parts(text, ids, tokenizer, asked.documents, asked.question)
-        unplaced = tuple(map(_named, asked.unplaced))
-        return replace(parts, source=asked.source, doubt=asked.doubt, unplaced=unplaced)
+        return replace(
+            parts,
+            question_text=text[slice(*asked.question)],
+            source=asked.source,
+            doubt=asked.doubt,
+            unplaced=tuple(map(_named, asked.unplaced)),
+        )
 
     def retokenised(self, tokenizer: Tokenizer) -> PromptParts:
         """The same text and the same parts of it in another tokenizer's ids.
@@ -158,18 +166,6 @@ class PromptParts:
     def n(self) -> int:
         """Tokens of the prompt."""
         return int(self.ids.size)
-
-    @property
-    def question_text(self) -> str:
-        """The question, as the prompt says it."""
-        if self.spans is None or self.question[0] == self.question[1]:
-            return ""
-        start, stop = self.question
-        return (
-            self.spans.text[int(self.spans.start[start]) : int(self.spans.stop[stop - 1])]
-            .decode("utf-8", "replace")
-            .strip()
-        )
 
     @cached_property
     def is_document(self) -> NDArray[np.bool_]:

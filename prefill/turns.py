@@ -13,6 +13,7 @@ from ..engine.errors import ChatTemplateUnusable
 
 _DROPPABLE = ("user", "assistant", "tool", "function")
 _TOOLS = ("tool", "function")
+_SURE = 32  # characters that are in one place by no accident
 _LOOKS_MOST = 1 << 31  # characters that are looked at, turn by turn
 
 Message = Mapping[str, Any]
@@ -178,6 +179,12 @@ def _find_between(
         found[numbers[last - 1]] = _placed(turn, shown_before, stop - len(shown_before))
         stop -= len(shown_before) + len(fixed[last - 1])
         last -= 1
+    # Where only what follows a text differs, it stands where it has to all the same.
+    for shown_first in _trims(turns[numbers[first]].text):
+        if len(shown_first) >= _SURE and text.startswith(shown_first, start, stop):
+            found[numbers[first]] = _placed(turns[numbers[first]], shown_first, start)
+            start += len(shown_first)
+            break
     if (last - first) * len(text) > _LOOKS_MOST:
         return found
     for number in range(first + 1, last - 1):

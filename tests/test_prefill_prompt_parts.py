@@ -21,6 +21,7 @@ from draftsmith.prefill.select import Refusal, Refused, Selection, select
 from toy_gguf import write_toy
 
 KEY = "tokenizer.chat_template"
+CASES = Path(__file__).parent / "golden" / "cases" / "prompts"
 DOCUMENT = "The quick brown fox.\n\nIt jumps over \ud55c\uad6d\uc5b4 and e\u0301. " * 60
 QUESTION = "Which animal jumps \U0001f600?"
 # As Gemma's: the system goes into the first turn of the user, outer blanks go.
@@ -357,3 +358,45 @@ def test_chunks() -> None:
     assert parts.chunks().tolist() == [[1, 33], [33, 65], [65, 66], [70, 102], [102, 103]]
     assert parts.chunks(100).tolist() == [[1, 65], [65, 66], [70, 103]]
     assert PromptParts(np.zeros(5, np.int32), (0, 5), ()).chunks().shape == (0, 2)
+
+
+# ---- texts that a template changes
+
+JSON_TOOLS = (
+    "{% for m in messages %}<|{{ m.role }}|>\n"
+    "{% if m.role == 'tool' %}{\"output\": {{ m.content | tojson }}}"
+    "{% elif m.role == 'assistant' and '</think>' in m.content %}"
+    "{{ m.content.split('</think>')[-1] | trim }}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}<|assistant|>"
+)
+
+
+@pytest.mark.usefixtures("renders")
+def test_messages_that_a_template_changes(toy: GgufMetadata) -> None:
+    """The user blamed for a tool's text that is escaped, or all that stands around it kept."""
+    template, spm = template_of(toy, JSON_TOOLS), load_tokenizer(toy.path)
+    messages = json.loads((CASES / "s_llama.json").read_bytes())
+    parts = PromptParts.of_messages(messages, spm, template)
+    assert (parts.problem, parts.question_text) == ("", "What is the code?")
+    assert parts.unplaced == ("message 3 (tool)",)
+    assert parts.document == ()  # the tool's text stays whole
+    old = "An old text of the user's, long enough to be known again.\nIt has two lines."
+    thought = {"role": "assistant", "content": "<think>\nThe fox?\n</think>\n\nThe dog."}
+    tool = {"role": "tool", "content": 'A "result"\nin lines.'}
+    for middle in (
+        [thought],
+        [tool],
+        [thought, tool],
+        [tool, user(old), thought, user("x y"), tool],
+    ):
+        talk = [user(old), *middle, user(f"{old} Why?"), user(QUESTION)]
+        parts = PromptParts.of_messages(talk, spm, template)
+        assert parts.question_text == QUESTION
+        changed = [i for i, m in enumerate(talk) if m in (thought, tool)]
+        assert (
+            parts.unplaced == tuple(f"message {i + 1} ({talk[i]['role']})" for i in changed)
+            or len(middle) == 5
+        )
+        assert documents_of(parts)[0] == old
+        assert documents_of(parts)[-1] == f"{old} Why?"
+        assert "in lines" not in "".join(documents_of(parts))
