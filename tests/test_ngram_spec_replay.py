@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,3 +192,35 @@ def test_many_short_conversations() -> None:
             assert stats.n_turns == n + 1
             assert stats.by_row.shape == (ROWS_MOST, 5)
             assert stats.by_row[:, 1].sum() == texts.n_generated
+
+
+CASES = Path(__file__).parent / "golden" / "cases"
+
+
+def figures_of(case: str, drafter: str, **limits: int) -> tuple[int, int, int]:
+    """Drafts, drafted and accepted tokens of a text of ids."""
+    texts = ReplayTexts.of_text(np.load(CASES / case))
+    (spec,) = parse_specs(drafter)
+    stats = replay_texts(texts, spec, n_vocab=49152, **limits)
+    return stats.drafts, stats.drafted, stats.accepted
+
+
+def test_drafts_past_the_end_of_a_text() -> None:
+    """A draft that is cut where the text ends, which no server knows beforehand.
+
+    18 tokens are left, and 30 drafted. The last of the 18 ends the generation: the model's own.
+    """
+    drafter = "ngram-simple:size-n=2,size-m=48"
+    assert figures_of("end_cut.npy", drafter) == (1, 30, 17)
+    # with n_predict a server knows: one token of each round is the model's own
+    assert figures_of("end_cut.npy", drafter, n_predict=49) == (1, 17, 17)
+    assert figures_of("end_cut.npy", drafter, n_ctx=40) == (1, 7, 7)
+
+
+@pytest.mark.parametrize(
+    ("case", "figures"),
+    [("k4v_first_is_other.npy", (5, 20, 15)), ("k4v_latest_is_other.npy", (5, 17, 13))],
+)
+def test_favourite_of_the_continuations(case: str, figures: tuple[int, int, int]) -> None:
+    """The first or the latest continuation of an n-gram is drafted, and not the favourite."""
+    assert figures_of(case, "ngram-map-k4v:size-n=2,size-m=4") == figures
