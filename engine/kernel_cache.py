@@ -161,7 +161,10 @@ def why_unsafe(folder: str, code: str) -> str | None:
         groups = {source.st_gid} if source.st_mode & stat.S_IWGRP else set()
         if os.getegid() == os.geteuid():
             groups.add(os.getegid())  # the user's own group, as many systems have it
+        above_code = {path for path, _ in _with_parents(code)}
         for path, depth in _with_parents(folder):
+            if path in above_code:
+                continue  # who may write there may write to the code
             status = os.lstat(path)
             is_own = depth < 2
             if is_own and status.st_uid not in trusted:

@@ -221,6 +221,12 @@ def test_whose_folders_are_safe(tmp_path: Path) -> None:
     folder.chmod(0o777)
     assert "all users may write" in why(link)
     assert "cannot be looked at" in why(tmp_path / "none")
+    below = code / "__pycache__"
+    below.mkdir()
+    code.chmod(0o777)  # whoever may write to the code needs no cache
+    assert why(below) == ""
+    below.chmod(0o777)
+    assert "all users may write" in why(below)
 
 
 def test_folders_and_files_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
