@@ -1,8 +1,7 @@
 """What a value of JSON says, if it is a conversation: messages as a chat template takes them.
 
-Known are OpenAI's messages, requests with their responses, pairs of prompt and completion,
-ShareGPT, and the exports of llama-server's web page, Open WebUI, ChatGPT and Claude
-(docs/conversations.md shows each). A reason why a value is none never holds a word of it.
+The table of forms is at the end of this module; docs/conversations.md tells what is read of each. A
+reason why a value is none never holds a word of it.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from draftsmith.ngram.conversation_details import without_details
 from draftsmith.ngram.conversation_files import open_chats
 from draftsmith.ngram.conversation_formats import chat_of
 from draftsmith.ngram.conversation_trees import roots_of
+from test_ngram_conversation_requests import Real
 from test_ngram_conversations import (
     CHATML,
     NODES,
@@ -151,6 +152,38 @@ def test_the_tokens_of_the_cases(name: str, reference: str, template: str, tmp_p
     assert read.said() == expected.said()
     assert (read.turns.n_turns, read.bad) == (expected.turns.n_turns, [])
     assert read.turns.n_turns == (3 if template == TOOLS else 2)
+
+
+@pytest.fixture(scope="module")
+def real(smollm2: Path) -> Real:
+    return Real(smollm2)
+
+
+FIGURES = {  # conversations, turns and generated tokens with SmolLM2's vocabulary and template
+    "anthropic_messages.jsonl": (1, 2, 13),
+    "agent_session.jsonl": (1, 2, 13),
+    "openwebui_plain.json": (1, 2, 430),
+    "openwebui_reasoning.json": (1, 2, 430),
+    "lmstudio.conversation.json": (1, 2, 430),
+    "librechat.json": (1, 2, 430),
+    "sillytavern.jsonl": (1, 2, 430),
+    "continue_session.json": (1, 2, 430),
+    "hf_rows.json": (1, 2, 430),
+    "oasst_flat.jsonl": (1, 2, 430),
+    "dpo.jsonl": (1, 1, 197),
+    "m_prompt_list.jsonl": (1, 2, 46),
+    "m_ultrachat.jsonl": (1, 2, 44),
+}
+
+
+def test_the_figures_of_the_cases(real: Real) -> None:
+    """A form that is read, and whose turns are not those that a server would have had."""
+    found = {}
+    for name in FIGURES:
+        texts, files = real.read(CASES / name)
+        found[name] = (texts.n_conversations, texts.n_turns, texts.n_generated)
+        assert files.stats.n_bad == 0
+    assert found == FIGURES
 
 
 # ---- sessions of agents
