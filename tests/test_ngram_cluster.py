@@ -189,6 +189,28 @@ def test_json_lines(dask: DaskCluster, same: Callable[..., dict[str, Any]], tmp_
     assert record["n_documents"] == 198
 
 
+def test_faults_in_a_folder(
+    dask: DaskCluster, same: Callable[..., dict[str, Any]], create: Cli, tmp_path: Path
+) -> None:
+    """One bad file among many ends the run of a whole cluster, or a worker counts half of it."""
+    folder = tmp_path / "faults"
+    folder.mkdir()
+    (folder / "a.txt").write_text("the cat sat on a mat, " * 99)
+    (folder / "b.txt").symlink_to(folder / "gone")
+    (folder / "c.gz").write_bytes(gzip.compress(b"the dogs didn't; " * 9999)[:-9])
+    (folder / "d.txt").write_bytes(("naïve " * 99).encode("utf-16-le"))
+    (folder / "e.txt").write_bytes(("naïve " * 99).encode("utf-16"))
+    record = same(dask, "-f", folder)
+    assert record["n_documents"] == 2
+    assert record["n_skipped"] == 3
+    assert sorted(one.split(": ")[0] for one in record["skipped"]) == [
+        str(folder / name) for name in ("b.txt", "c.gz", "d.txt")
+    ]
+    done = create("strict", "--dask", dask.address, "-f", folder, "--strict")
+    assert done.status == ExitStatus.INPUT_UNREADABLE
+    assert "b.txt" in done.error
+
+
 @contextmanager
 def serve(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
