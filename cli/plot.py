@@ -337,11 +337,11 @@ def read_figure(data: str) -> Figure:
     ------
     InputUnreadable, InputMalformed : the file, or what it holds
     """
-    from ..engine.plain_file import read_small
+    from ..engine.plain_file import read_small, unique_keys
 
     text = read_small(data, _BYTES_MOST, data, remedy="name a JSON file")
     try:
-        return _described(json.loads(text.decode()))
+        return _described(json.loads(text.decode(), object_pairs_hook=unique_keys))
     except _BAD as error:
         raise InputMalformed(
             f"{data} does not describe a figure ({type(error).__name__}: {str(error)[:200]})",

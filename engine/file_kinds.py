@@ -18,6 +18,7 @@ _LFS = re.compile(rb"version https://git-lfs\.github\.com/spec/.*?\nsize (\d{1,2
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype|!--|html|head|body|title|\?xml)", re.I)
 # Magics of before GGUF are numbers, and so stand the other way round in a file.
 _GGML = {b"lmgg": "GGML", b"fmgg": "GGMF", b"tjgg": "GGJT"}
+_CACHE = b"\x89DSNG\r\n"  # as ngram/cache_file.py writes them
 _SAVED = (b"nsgg", b"qsgg")
 _PACKED = (
     (b"\x1f\x8b", "gzip-compressed", "decompress it with gunzip"),
@@ -97,6 +98,8 @@ def _other_format(head: bytes) -> FileKind | None:
     n_header = int.from_bytes(head[:8], "little")
     if head[8:10] in (b'{"', b"{ ", b"{\n", b"{}") and n_header < 1 << 30:
         return FileKind("it is a safetensors file", _CONVERT)
+    if head.startswith(_CACHE):
+        return FileKind("it is an n-gram cache", "name the model that it was made with")
     if head[:6] == b"\x93NUMPY":
         return FileKind("it is a NumPy array", _NAME)
     if _is_old_imatrix(head):

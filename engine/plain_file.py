@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from .errors import InputMalformed, InputUnreadable
 
@@ -88,6 +88,21 @@ def read_small(
             f"{what} holds more than the {n_most} bytes that such a file may have", remedy=remedy
         )
     return data
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of those pairs, for ``json.loads``, which would take the last of two values.
+
+    Raises
+    ------
+    ValueError : a key stands twice
+    """
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key[:64]!r} stands twice")
+        found[key] = value
+    return found
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.errors import InputEmpty, InputMalformed, InputUnreadable
-from ..engine.plain_file import open_plain
+from ..engine.plain_file import open_plain, unique_keys
 
 BUNDLED = Path(__file__).with_name("suite.jsonl")
 MAX_TOKENS = 128  # where a line does not say
@@ -112,7 +112,7 @@ def _prompt(line: bytes, place: str) -> SuitePrompt:
         return InputMalformed(f"{place}: {what}", remedy=_REMEDY)
 
     try:
-        fields = json.loads(line)
+        fields = json.loads(line, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:  # not UTF-8 is a ValueError too
         raise wrong(f"not JSON ({_short(str(error))})") from error
     if not isinstance(fields, dict):

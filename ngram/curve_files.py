@@ -82,7 +82,7 @@ def _points(text: str, path: str) -> dict[int, float]:
         if {"n_prompt", "avg_ns"} <= names:
             return _points_of_bench(list(reader), path)
         if {"batch", "ms"} <= names:
-            return _means((int(row["batch"]), float(row["ms"])) for row in reader)
+            return _means((_whole(row["batch"]), _real(row["ms"])) for row in reader)
     except _BAD as error:
         raise _malformed(path, f"a line that is no measurement ({str(error)[:200]})") from error
     raise _malformed(path, "none of the formats that are known")
@@ -131,7 +131,7 @@ def _points_of_run(record: Row, path: str) -> dict[int, float]:
     """
     if not record["step_ms"]:
         raise _malformed(path, "a run without --compare, which times no passes")
-    step_ms = {int(n): float(ms) for n, ms in record["step_ms"].items()}
+    step_ms = {_whole(n): _real(ms) for n, ms in record["step_ms"].items()}
     speed = record.get("plain_tokens_per_s")
     extra_ms = 1000 / speed - step_ms[1] if speed else 0.0
     return _means((n, ms + extra_ms) for n, ms in step_ms.items())
@@ -149,9 +149,9 @@ def _points_of_bench(rows: Sequence[Row], path: str) -> dict[int, float]:
     try:
         evaluated, generated = [], []
         for row in rows:
-            n_prompt, n_gen = int(row["n_prompt"]), int(row["n_gen"])
+            n_prompt, n_gen = _whole(row["n_prompt"]), _whole(row["n_gen"])
             if n_prompt and not n_gen:
-                size = min(n_prompt, int(row["n_batch"]), int(row["n_ubatch"]))
+                size = min(n_prompt, _whole(row["n_batch"]), _whole(row["n_ubatch"]))
                 evaluated.append((size, _row_ms(row) / math.ceil(n_prompt / size)))
             elif n_gen and not n_prompt:
                 generated.append((1, _row_ms(row) / n_gen))
@@ -166,7 +166,7 @@ def _points_of_bench(rows: Sequence[Row], path: str) -> dict[int, float]:
 def _row_ms(row: Row) -> float:
     """Milliseconds of one test: the median where each run is told, else the mean."""
     samples = row.get("samples_ns")
-    return float(median(samples) if samples else float(row["avg_ns"])) / 1e6
+    return _real(median(samples) if samples else row["avg_ns"]) / 1e6
 
 
 def _markdown_rows(table: Sequence[str], path: str) -> list[Row]:
@@ -198,6 +198,19 @@ def _means(found: Iterable[tuple[int, float]]) -> dict[int, float]:
             raise ValueError(f"a pass over {size} tokens in {ms} ms")
         by_size.setdefault(size, []).append(ms)
     return {size: fmean(times) for size, times in by_size.items()}
+
+
+def _whole(value: Any) -> int:
+    """A whole number, or the text of one; JSON's true is none."""
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError(f"{value!r} is no whole number")
+    return int(value)
+
+
+def _real(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
 
 
 def _is_number(word: str) -> bool:

@@ -17,7 +17,7 @@ from ..engine.errors import InputMalformed, InputUnreadable, UsageError
 from ..engine.hparams import ModelParams
 from ..engine.identity import UNTOLD, Identity, Kinship, Marks
 from ..engine.models import cache_folder
-from ..engine.plain_file import read_small
+from ..engine.plain_file import read_small, unique_keys
 from .attention import AttentionRule, Head, Reduce
 from .blocksparse import BlockRule
 
@@ -134,7 +134,8 @@ def read_calibration(path: Path | str) -> Calibration:
     remedy = "name a file of --calibrate"
     data = read_small(path, _BYTES_MOST, f"calibration {path}", remedy=remedy)
     try:
-        return _calibration(json.loads(data.decode()), Path(path))
+        record = json.loads(data.decode(), object_pairs_hook=unique_keys)
+        return _calibration(record, Path(path))
     except UnicodeDecodeError as error:
         raise InputUnreadable(
             f"calibration {path} can't be read (it is no text)", remedy=remedy

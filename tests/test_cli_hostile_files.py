@@ -211,3 +211,24 @@ def test_conversations(name: str, cli: Callable[..., Done], tmp_path: Path, smol
     done = cli("prefill-run", "-m", smollm2, "--chat-file", path, "-n", "1", "-c", "256")
     assert done.status not in (ExitStatus.OK, ExitStatus.INTERNAL), done.stderr
     assert done.error
+
+
+@pytest.mark.parametrize("reader", ["calibration", "suite", "figure"])
+def test_keys_that_stand_twice(reader: str, tmp_path: Path) -> None:
+    """The last of two values, taken without a word."""
+    read, [sound, *_] = READERS[reader]
+    path = tmp_path / "x"
+    key = next(iter(sound))
+    path.write_text(f'{{"{key}": 3, {json.dumps(sound)[1:]}')
+    with pytest.raises(InputMalformed, match=f"the key '{key}' stands twice"):
+        read(path)
+
+
+def test_truth_values_in_a_curve(tmp_path: Path) -> None:
+    """true counted as a pass over one token, or as a millisecond; a size of 1.5 as one of 1."""
+    path = tmp_path / "x"
+    for key, value in (("n_prompt", True), ("n_prompt", 1.5), ("avg_ns", True)):
+        rows = [BENCH | {"n_prompt": 1, "samples_ns": []} | {key: value}, BENCH]
+        path.write_text(json.dumps(rows))
+        with pytest.raises(InputMalformed, match=r"no (whole )?number"):
+            read_curve(str(path))

@@ -30,6 +30,7 @@ from draftsmith.engine.gguf_file import read_metadata
 from draftsmith.engine.gguf_kinds import check_has_weights, check_is_model
 from draftsmith.engine.model import load_model
 from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.ngram.cache_file import MAGIC
 
 AGAIN = "again"
 LFS = (
@@ -82,6 +83,7 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "ggla": (struct.pack("<II", 0x67676C61, 1), "a LoRA adapter", "name the model"),
     "session": (struct.pack("<II", 0x6767736E, 9), "a saved session", "name the model"),
     "imatrix": (old_imatrix(), "an importance matrix", "name the model"),
+    "cache": (MAGIC + bytes(40), "an n-gram cache", "name the model"),
     "npy": (b"\x93NUMPY\x01\x00v\x00", "a NumPy array", "name a .gguf"),
     "bytes": (b"\x01\x02\x03\x04" * 9, r"begins with b'\x01\x02\x03\x04'", "name a .gguf"),
 }

@@ -21,6 +21,7 @@ from draftsmith.engine.errors import (
     InputUnreadable,
 )
 from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf_tensors import open_tensors
 from draftsmith.engine.plain_file import open_plain, read_small
 from draftsmith.mtp.suite import read_suite
 from draftsmith.ngram.curve_files import read_curve
@@ -147,3 +148,13 @@ def test_commands_refuse_a_pipe(cli: Callable[..., Done], tmp_path: Path, smollm
         done = cli(*args)
         assert done.status == ExitStatus.INPUT_UNREADABLE, (args, done.stderr)
         assert "(it is a named pipe); " in done.error
+
+
+def test_a_part_that_is_a_pipe(tmp_path: Path) -> None:
+    """A split model that hangs at its second part."""
+    first = toy_model.write_model(tmp_path / "toy.gguf", "llama", max_tensors=5, **toy_model.SMALL)
+    second = first.with_name(first.name.replace("-00001-of-", "-00002-of-"))
+    second.unlink()
+    os.mkfifo(second)
+    with pytest.raises(InputUnreadable, match="a named pipe"):
+        open_tensors(first)
