@@ -15,6 +15,7 @@ from .conversation_values import chat_with, is_message
 _PROMPTS = ("prompt", "instruction", "question", "query", "input")
 _ANSWERS = ("completion", "response", "output", "answer")
 _TALKS = ("conversations", "conversation", "messages")
+_COMPARED = (("chosen", "rejected"), ("chosen_response", "rejected_response"))
 _BOTH = (("input", "output"), ("human", "assistant"), ("user", "assistant"), ("prompt", "response"))
 _SPEAKER = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):[ ]?")
 
@@ -60,6 +61,9 @@ def _earlier(chat: Chat, value: Json) -> Iterator[Json]:
     history = value.get("history")
     if not history:
         return
+    if isinstance(history, list) and all(map(is_message, history)):
+        yield from history
+        return
     is_known = isinstance(history, list) and all(
         _are_texts(pair) and len(pair) == 2 for pair in history
     )
@@ -94,7 +98,12 @@ def _are_texts(value: Any) -> bool:
 
 def is_preference(value: Json) -> bool:
     """Whether a value has an answer that was chosen and one that was not."""
-    return {"chosen", "rejected"} <= value.keys()
+    return _compared(value) is not None
+
+
+def _compared(value: Json) -> tuple[str, str] | None:
+    """The names of the two answers."""
+    return next((names for names in _COMPARED if {*names} <= value.keys()), None)
 
 
 def of_preference(value: Json) -> Chat:
@@ -104,15 +113,17 @@ def of_preference(value: Json) -> Chat:
     ------
     NotAChat : it is damaged, or there is no prompt
     """
+    names = _compared(value)
+    assert names is not None
     chat = chat_with(value)
-    chosen = _messages_of(value["chosen"], "assistant")
+    chosen = _messages_of(value[names[0]], "assistant")
     if chosen and _role(chosen[0]) == "assistant":
         asked = _messages_of(value.get(first_of(value, (*_PROMPTS, *_TALKS))), "user")
         if not asked:
             raise NotAChat("an answer without its prompt")
         add_messages(chat, asked)
     add_messages(chat, chosen)
-    chat.dropped.add("field", "rejected")
+    chat.dropped.add("field", names[1])
     return chat
 
 
@@ -176,6 +187,30 @@ def messages_of_pairs(listed: Sequence[Any]) -> list[Json]:
 def _alternating(texts: Sequence[str]) -> Iterator[Json]:
     for number, text in enumerate(texts):
         yield {"role": "assistant" if number % 2 else "user", "content": text}
+
+
+def is_only_list(value: Json) -> bool:
+    """Whether one field of a value is a list of messages, and no other may be a part of it."""
+    names = (*_PROMPTS, *_ANSWERS, *(name for pair in _COMPARED for name in pair))
+    return len(_lists(value)) == 1 and not first_of(value, names)
+
+
+def of_only_list(value: Json) -> Chat:
+    """{"turns": [{"role", "content"}, ...]}, whatever the name.
+
+    Raises
+    ------
+    NotAChat : it is damaged
+    """
+    chat = chat_with(value)
+    add_messages(chat, _lists(value)[0])
+    return chat
+
+
+def _lists(value: Json) -> list[list[Any]]:
+    """The fields that are lists of messages."""
+    lists = [one for one in value.values() if isinstance(one, list) and one]
+    return [one for one in lists if all(map(is_message, one))]
 
 
 def is_half(value: Json) -> bool:

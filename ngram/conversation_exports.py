@@ -6,7 +6,7 @@ Where a program keeps what was tried and taken back, the branch that was current
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from ..engine.chat_blocks import kind_of
@@ -17,6 +17,7 @@ from .conversation_values import branch_of, inner
 
 # What LM Studio notes between the steps of an answer: no model has said or seen it.
 _NOTES = ("debugInfoBlock", "toolStatus", "status")
+_LIBRE_NAMES = frozenset({"messageId", "isCreatedByUser"})
 _LIBRE_LISTS = ("messagesTree", "messages")
 _THINKING = re.compile(r"\s*:::thinking\n(.*?)\n?:::\s*", re.DOTALL)
 
@@ -191,8 +192,12 @@ def _block_of_part(part: Any) -> Any:
 
 def is_libre_chat(value: Json) -> bool:
     """Whether a value is a conversation of LibreChat."""
-    names = {"messageId", "isCreatedByUser"}
-    return any(_any_has(value, names, place) for place in _LIBRE_LISTS)
+    return any(_any_has(value, _LIBRE_NAMES, place) for place in _LIBRE_LISTS)
+
+
+def is_libre_message(value: Json) -> bool:
+    """Whether a value is a message of LibreChat."""
+    return value.keys() >= _LIBRE_NAMES
 
 
 def of_libre_chat(value: Json) -> Chat:
@@ -327,7 +332,7 @@ def _count_files(chat: Chat, node: Json) -> None:
         chat.dropped.add("file", kind_of(one) or None)
 
 
-def _any_has(value: Json, names: set[str], place: str = "messages") -> bool:
+def _any_has(value: Json, names: Set[str], place: str = "messages") -> bool:
     """Whether any of the messages has all of these fields."""
     listed = value.get(place)
     return isinstance(listed, list) and any(

@@ -18,11 +18,13 @@ from ..engine.chat_messages import (
 from .conversation_agents import Line, chats_of_agent, is_agent_line, is_record
 from .conversation_datasets import (
     is_half,
+    is_only_list,
     is_pair,
     is_preference,
     is_talk,
     messages_of_pairs,
     of_half,
+    of_only_list,
     of_pair,
     of_preference,
     of_talk,
@@ -30,6 +32,7 @@ from .conversation_datasets import (
 from .conversation_exports import (
     is_continue,
     is_libre_chat,
+    is_libre_message,
     is_lm_studio,
     is_open_webui,
     of_continue,
@@ -149,6 +152,7 @@ FORMS: tuple[Form, ...] = (
     Form("Claude", lambda value: "chat_messages" in value, of_claude),
     Form("pair", is_pair, of_pair),
     Form("UltraChat", is_talk, of_talk),
+    Form("one list of messages", is_only_list, of_only_list),
     Form("half of MT-bench", is_half, of_half),
 )
 
@@ -179,6 +183,15 @@ GATHERED: tuple[Gathered, ...] = (
         begins=lambda value: is_tavern_heading(value) or is_tavern_line(value),
         goes_on=lambda value, _: is_tavern_line(value) and not is_tavern_heading(value),
         chats=chats_of_tavern,
+    ),
+    Gathered(
+        "LibreChat's messages",
+        begins=is_libre_message,
+        goes_on=lambda value, before: (
+            is_libre_message(value)
+            and value.get("conversationId") == before[0].get("conversationId")
+        ),
+        joined=lambda values: {"messages": list(values)},
     ),
     Gathered(
         "OpenAssistant's messages",

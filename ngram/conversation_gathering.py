@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..engine.chat_messages import Json
-from .conversation_agents import Line, is_record
+from .conversation_agents import Line, is_agent_line, is_record
 from .conversation_formats import GATHERED, Gathered, is_known
 from .conversation_json import Failure
 
@@ -113,18 +113,27 @@ class _Waiting:
 
 
 def _unfolded(values: Iterator[tuple[str, Any, int]]) -> Iterator[tuple[str, Any, int]]:
-    """Yield the values; of a page of a data set, as its server gives it, each row."""
+    """Yield the values; of those that hold several values, as a file's lines, each of them."""
     for where, value, size in values:
-        listed = value.get("messages") if isinstance(value, dict) else None
-        if isinstance(listed, list) and len(listed) == 1 and isinstance(listed[0], list):
-            value = {**value, "messages": listed[0]}  # a batch of one
-        rows = value.get("rows") if isinstance(value, dict) else None
-        if not isinstance(rows, list) or not rows or not all(map(_is_row, rows)):
+        inside = _inside(value) if isinstance(value, dict) else None
+        if inside is None:
             yield where, value, size
             continue
-        for number, row in enumerate(rows, start=1):
-            is_whole = not row.get("truncated_cells")
-            yield f"{where}[{number}]", row["row"] if is_whole else CUT_CELLS, size // len(rows)
+        for number, one in enumerate(inside, start=1):
+            yield f"{where}[{number}]", one, size // len(inside)
+
+
+def _inside(value: Json) -> list[Any] | None:
+    """The rows of a page of a data set, as its server gives it, the lines of an agent's session in
+    a list, or the only conversation of a batch; None if the value is none of these."""
+    rows, listed = value.get("rows"), value.get("messages")
+    if isinstance(rows, list) and rows and all(map(_is_row, rows)):
+        return [CUT_CELLS if row.get("truncated_cells") else row["row"] for row in rows]
+    if not isinstance(listed, list) or not listed:
+        return None
+    if len(listed) == 1 and isinstance(listed[0], list):
+        return [{**value, "messages": listed[0]}]
+    return listed if any(map(is_agent_line, listed)) and all(map(is_record, listed)) else None
 
 
 def _is_row(row: object) -> bool:

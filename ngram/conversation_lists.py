@@ -64,7 +64,7 @@ def is_reply(value: object) -> bool:
     """Whether a value is a message of OpenAssistant."""
     return (
         isinstance(value, Mapping)
-        and has_text(value, "message_id")
+        and isinstance(value.get("message_id"), str | int)
         and isinstance(value.get("text"), str)
         and isinstance(value.get("role"), str)
         and "parent_id" in value
@@ -140,7 +140,7 @@ def chat_of_reply_tree(value: Json) -> Chat:
 
 def _parent(line: Line) -> str | None:
     parent = line.value["parent_id"]
-    return parent if isinstance(parent, str) and parent else None
+    return str(parent) if isinstance(parent, str | int) and parent != "" else None
 
 
 def _rank(value: Json) -> tuple[bool, float]:

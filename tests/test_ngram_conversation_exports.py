@@ -273,6 +273,7 @@ def test_branches_and_sidechains(tmp_path: Path) -> None:
     # In another order of lines, and of fields.
     turned = [dict(reversed(one.items())) for one in [*main[:2], *main[4:], *main[2:4]]]
     assert texts(only(chats_of(tmp_path, *turned))) == expected
+    assert texts(only(chats_of(tmp_path, {"id": "s", "messages": main}))) == expected
     # A file of an agent that was called in has nothing else.
     assert texts(only(chats_of(tmp_path, *main[2:4]))) == [
         ("user", "aside"), ("assistant", "aside too")
@@ -575,7 +576,7 @@ def test_answers_of_lm_studio() -> None:
             chat_of(value)
 
 
-def test_messages_of_libre_chat() -> None:
+def test_messages_of_libre_chat(tmp_path: Path) -> None:
     """An earlier answer, thoughts and calls that stand in parts, or an error as an answer."""
 
     def node(name: str, before: str, by_user: bool, **more: Any) -> dict[str, Any]:
@@ -603,6 +604,9 @@ def test_messages_of_libre_chat() -> None:
     for one in (tree, later, *flat):  # without times the last one is meant
         one.pop("createdAt")
     assert texts(chat_of({"messages": [tree]})) == expected
+    apart = [flat[0] | {"conversationId": "x"}, flat[0] | {"conversationId": "y"}]
+    assert [texts(only([one])) for one in chats_of(tmp_path, *apart)] == [expected[:1]] * 2
+    assert texts(only(chats_of(tmp_path, flat[0], flat[3], flat[2]))) == expected
     early = node("2", "1", False, text=":::thinking\nhm\n:::\n\nb")
     chat = chat_of({"messages": [flat[0], early, node("3", "2", False, text="e", error=True)]})
     assert chat.messages[1] == answer("b", reasoning_content="hm")
@@ -753,6 +757,9 @@ def test_trees_of_open_assistant(tmp_path: Path) -> None:
         ({"prompt": "a", "chosen": "b", "rejected": "x"}, "ab"),
         ({"question": "a", "chosen": "b", "rejected": "x"}, "ab"),
         ({"prompt": [user("a")], "chosen": [answer("b")], "rejected": [answer("x")]}, "ab"),
+        ({"instruction": "c", "output": "d", "history": [user("a"), answer("b")]}, "abcd"),
+        ({"turns": [user("a"), answer("b")], "topic": "x"}, "ab"),
+        ({"items": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}, "ab"),
         ({"chosen": [user("a"), answer("b")], "rejected": [user("a"), answer("x")]}, "ab"),
         ({"conversations": [{"from": "human", "value": "a"}], "rejected": "x",
           "chosen": {"from": "gpt", "value": "b"}}, "ab"),
@@ -766,6 +773,8 @@ def test_rows(value: Any, expected: Any) -> None:
     roles = ["user", "assistant", "user", "assistant"]
     assert said(chat_of(value)) == list(zip(roles, expected, strict=False))
     assert dropped(chat_of(value)) == ({"field 'rejected'": 1} if "rejected" in value else {})
+    other = {"prompt": "a", "chosen_response": "b", "rejected_response": "x"}
+    assert said(chat_of(other)) == [("user", "a"), ("assistant", "b")]
 
 
 @pytest.mark.parametrize(
@@ -779,6 +788,8 @@ def test_rows(value: Any, expected: Any) -> None:
         ({"question_id": 81, "choices": [{"index": 0, "turns": ["a", "b"]}]}, "in another file"),
         ({"data": ["a", "b"]}, "no conversation of a known form"),
         (user("a"), "a message by itself"),
+        ({"conversation_a": [user("a")], "conversation_b": [user("a")]}, "known form"),
+        ({"turns": [user("a"), answer("b")], "response": "c"}, "known form"),
     ],
 )
 def test_rows_that_leave_it_open(value: Any, reason: str) -> None:
