@@ -10,6 +10,8 @@ import datetime
 import decimal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from ..engine.errors import InputMalformed, InputUnreadable
@@ -18,7 +20,9 @@ from .corpus_files import Source, check_unchanged
 from .corpus_store import LOCAL, Store, show_path, unreadable
 
 INSTALL = "pip install 'draftsmith[parquet]'"
-_BATCH_ROWS = 64
+_BATCH_ROWS = 256
+_MOST_ROWS_BYTES = 128 << 20
+_MOST_BATCH_BYTES = 4 * LINE_LIMIT_BYTES
 _BUFFER_BYTES = 1 << 20
 
 
@@ -44,20 +48,62 @@ def parquet_rows(
         )
     with _refusing(source, arrow), open(source.path, "rb") as raw:
         check_unchanged(source, LOCAL.status(source.path, raw))
-        file = parquet.ParquetFile(raw, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-        names = file.schema_arrow.names
+        reader = _RowReader(raw, arrow, parquet)
+        names = reader.names
         wanted = None if column is None else [_top(column, names, shown)]
         row = 0
-        for batch in file.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
-            if batch.nbytes > LINE_LIMIT_BYTES * 4:
-                raise InputMalformed(
-                    f"{shown}[{row + 1}]: rows of {batch.nbytes // len(batch)} bytes",
-                    remedy="write shorter texts, or JSON lines",
-                )
-            for value in batch.to_pylist():
-                row += 1
-                yield row, {name: _plain(one) for name, one in value.items()}, raw.tell()
+        for batch in reader.batches(wanted):
+            _check_size(batch, shown, row)
+            # a text that many rows share is one in their dictionary, and may be in each row
+            n_rows = max(1, _MOST_ROWS_BYTES // max(1, batch.nbytes))
+            for start in range(0, len(batch), n_rows):
+                for value in batch.slice(start, n_rows).to_pylist():
+                    row += 1
+                    yield row, {name: _plain(one) for name, one in value.items()}, raw.tell()
         check_unchanged(source, LOCAL.status(source.path, raw))
+
+
+class _RowReader:
+    """Batches of a file, row group by row group, its texts packed as they are in the file.
+
+    A few bytes may stand for one long text in each of many rows. Texts inside lists cannot always
+    be left packed (some writers stop packing in the middle of a row group): then it is a row at a
+    time.
+    """
+
+    def __init__(self, raw: Any, arrow: Any, parquet: Any) -> None:
+        self._not_implemented = arrow.ArrowNotImplementedError
+        self._open = partial(parquet.ParquetFile, raw, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        plain = self._open()
+        columns = [plain.schema.column(i) for i in range(len(plain.schema))]
+        self._texts = [one.path for one in columns if one.physical_type == "BYTE_ARRAY"]
+        self.names: list[str] = plain.schema_arrow.names
+        self._n_groups: int = plain.num_row_groups
+
+    def batches(self, columns: list[str] | None) -> Iterator[Any]:
+        packed = self._open(read_dictionary=self._texts)
+        for group in range(self._n_groups):
+            n_rows = 0
+            try:
+                for batch in packed.iter_batches(
+                    _BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False
+                ):
+                    yield batch
+                    n_rows += len(batch)
+            except self._not_implemented:
+                top = [path for path in self._texts if "." not in path]
+                single = self._open(read_dictionary=top).iter_batches(
+                    1, row_groups=[group], columns=columns, use_threads=False
+                )
+                yield from islice(single, n_rows, None)
+
+
+def _check_size(batch: Any, shown: str, row: int) -> None:
+    if batch.nbytes > _MOST_BATCH_BYTES:
+        raise InputMalformed(
+            f"{shown}[{row + 1}]: rows of {batch.nbytes // len(batch)} bytes",
+            remedy="write shorter texts, or JSON lines",
+        )
 
 
 def is_null(row: dict[str, Any], column: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import pytest
 from conftest import Done
 from draftsmith.engine.chat_messages import Chat
 from draftsmith.engine.errors import ExitStatus, InputMalformed, InputUnreadable
+from draftsmith.ngram import corpus_parquet
 from draftsmith.ngram.conversation_files import open_chats
 from draftsmith.ngram.corpus import Corpus, open_corpus
+from draftsmith.ngram.corpus_files import find_sources
+from draftsmith.ngram.corpus_parquet import parquet_rows
 
 Cli = Callable[..., Done]
 
@@ -136,3 +140,32 @@ def test_extra_that_is_not_installed(
     done = cli("lookup-create", "-m", "smollm2", "-f", tmp_path, "-lcs", out, "--field", "t")
     assert done.status == 0
     assert f"the package {package}, which is not installed" in done.stderr
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_text_that_many_rows_share(
+    is_nested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 900 bytes becomes gigabytes: its dictionary's one text, in each row at once."""
+    monkeypatch.setattr(corpus_parquet, "_MOST_ROWS_BYTES", 4 << 20)
+    text = "x" * (1 << 20)
+    value: Any = [{"c": text}] if is_nested else text
+    path = tmp_path / "a.parquet"
+    path.write_bytes(parquet([{"t": value}] * 200, write_statistics=False, compression="zstd"))
+    assert path.stat().st_size < 10_000
+    ((source,), _) = find_sources([str(path)], "t")
+    tracemalloc.start()
+    try:
+        assert sum(row["t"] == value for _, row, _ in parquet_rows(source, "t")) == 200
+        assert tracemalloc.get_traced_memory()[1] < 40 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_texts_in_lists_that_are_packed_at_first_only(tmp_path: Path) -> None:
+    """Writers stop packing where a dictionary grows too large: such a row group is refused."""
+    rows = [{"m": [{"c": f"{i:05}" * 200}, {"c": "b"}]} for i in range(3000)]
+    path = tmp_path / "a.parquet"
+    path.write_bytes(parquet(rows, dictionary_pagesize_limit=100_000, row_group_size=2000))
+    ((source,), _) = find_sources([str(path)], "m")
+    assert [row for _, row, _ in parquet_rows(source, None)] == rows
