@@ -89,9 +89,7 @@ def resolve_model(name: str) -> Path:
     if name in KNOWN_MODELS:  # also where a folder of that name lies in the current one
         return _fetched(name)
     if kind == "folder":
-        raise InputUnreadable(
-            f"model {name} is a folder", remedy="name the .gguf file inside it, its first part"
-        )
+        raise InputUnreadable(f"model {name} is a folder", remedy=_remedy_of_folder(path))
     if kind == "special":  # a pipe, a device: a GGUF is read from several places at once
         raise InputUnreadable(
             f"model {name} is not a regular file", remedy="name a .gguf file on disk"
@@ -103,6 +101,15 @@ def resolve_model(name: str) -> Path:
         f"{name!r} is neither a file nor a known model",
         remedy=f"give a path to a .gguf file or one of: {known}",
     )
+
+
+def _remedy_of_folder(path: Path) -> str:
+    """What to name instead; a folder as transformers loads it holds no .gguf file."""
+    with contextlib.suppress(OSError):
+        is_original = any(path.glob("*.safetensors")) or any(path.glob("pytorch_model*.bin"))
+        if is_original and not any(path.glob("*.gguf")):
+            return "convert it to a .gguf file with llama.cpp's convert_hf_to_gguf.py"
+    return "name the .gguf file inside it, its first part"
 
 
 def _kind_of(path: Path) -> Literal["file", "folder", "special", "missing"]:

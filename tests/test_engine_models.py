@@ -83,3 +83,16 @@ def test_cache_folder(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("sys.platform", platform)
     assert cache_folder() == Path(expected.format(home=Path.home()))
+
+
+def test_folders(tmp_path: Path) -> None:
+    """The bug: the advice to name a .gguf file in a folder that has only another format's."""
+    for name, remedy in (
+        ("x.txt", "name the .gguf file inside it"),
+        ("model-00001-of-00002.safetensors", "convert it to a .gguf file with llama.cpp's"),
+        ("x.gguf", "name the .gguf file inside it"),
+    ):
+        (tmp_path / name).write_text("")
+        with pytest.raises(InputUnreadable, match="is a folder") as caught:
+            resolve_model(str(tmp_path))
+        assert remedy in caught.value.remedy
