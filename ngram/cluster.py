@@ -28,7 +28,8 @@ from ..engine.errors import (
 )
 from ..engine.tokenizer import Tokenizer
 from .cache import NgramCache
-from .corpus_files import Source, find_sources, no_text, total_bytes
+from .corpus_files import Source, total_bytes
+from .corpus_find import find_sources, no_text
 from .corpus_stats import CorpusStats, nothing_in
 from .corpus_store import STDIN, show_path
 

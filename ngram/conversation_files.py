@@ -23,7 +23,8 @@ from .conversation_json import TOO_DEEP, Failure, json_values
 from .conversation_threads import Line, threads_of
 from .corpus_decode import LINE_LIMIT_BYTES
 from .corpus_encodings import as_utf8
-from .corpus_files import COMPRESSED, Source, find_sources, read_blocks, total_bytes
+from .corpus_files import COMPRESSED, Source, read_blocks, total_bytes
+from .corpus_find import find_sources
 from .corpus_json import HEAD_BYTES, json_head, kind_of
 from .corpus_parquet import parquet_rows
 from .corpus_store import LOCAL, show_path

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from ..engine.errors import InputMalformed, WordTooLong
 from ..engine.tokenizer import Tokenizer
-from .corpus import Document, id_blocks
+from .corpus import Document
+from .corpus_ids import id_blocks
 from .corpus_store import show_path
 
 

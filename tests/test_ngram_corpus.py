@@ -23,7 +23,7 @@ from draftsmith.engine.errors import (
     InputUnreadable,
     UsageError,
 )
-from draftsmith.ngram import corpus as corpus_module
+from draftsmith.ngram import corpus_ids
 from draftsmith.ngram.corpus import Corpus, open_corpus
 from draftsmith.ngram.corpus_decode import (
     drop_last_newline,
@@ -651,7 +651,7 @@ def test_ids_out_of_range_are_refused(
     tmp_path: Path, array: object, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An id wraps to another one, or a negative one reaches the kernels."""
-    monkeypatch.setattr(corpus_module, "_IDS_BLOCK", 2)
+    monkeypatch.setattr(corpus_ids, "_IDS_BLOCK", 2)
     with pytest.raises(InputMalformed) as error:
         list(open_corpus([save(tmp_path / "a.npy", array)]).documents())
     one_line(error, told)
@@ -743,11 +743,11 @@ def test_files_are_closed_also_when_the_reader_stops_early(tmp_path: Path) -> No
 @pytest.mark.parametrize("n", [0, 1, 9, 10, 11, 35])
 def test_blocks_of_ids(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids lost at a block's edge, or no block at all for a document without ids."""
-    monkeypatch.setattr(corpus_module, "_IDS_BLOCK", 10)
+    monkeypatch.setattr(corpus_ids, "_IDS_BLOCK", 10)
     np.save(tmp_path / "ids.npy", np.arange(n, dtype=np.int32))
     (document,) = open_corpus([str(tmp_path / "ids.npy")]).documents()
     assert document.tokens is not None
-    blocks = [block.copy() for block in corpus_module.id_blocks(document.tokens)]
+    blocks = [block.copy() for block in corpus_ids.id_blocks(document.tokens)]
     assert len(blocks) == max(1, -(-n // 10))
     assert np.concatenate(blocks).tolist() == list(range(n))
 
@@ -764,6 +764,6 @@ def test_mapped_ids_do_not_pile_up_in_memory(tmp_path: Path) -> None:
     before = mapped_bytes()
     (document,) = open_corpus([str(tmp_path / "ids.npy")]).documents()
     assert document.tokens is not None
-    for block in corpus_module.id_blocks(document.tokens):
+    for block in corpus_ids.id_blocks(document.tokens):
         assert block.max() == 1
         assert mapped_bytes() - before < 24 << 20

@@ -16,7 +16,7 @@ from draftsmith.engine.errors import ExitStatus, InputMalformed, InputUnreadable
 from draftsmith.ngram import corpus_parquet
 from draftsmith.ngram.conversation_files import open_chats
 from draftsmith.ngram.corpus import Corpus, open_corpus
-from draftsmith.ngram.corpus_files import find_sources
+from draftsmith.ngram.corpus_find import find_sources
 from draftsmith.ngram.corpus_parquet import parquet_rows
 
 Cli = Callable[..., Done]
