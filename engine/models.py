@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from .errors import DraftsmithError, InputUnreadable, ModelUnknown
+from .plain_file import read_small
 
 FETCH_REMEDY = "run draftsmith fetch-model to fetch it"
 
@@ -180,9 +181,8 @@ def remember(path: Path, model: KnownModel) -> None:
 def is_remembered(path: Path, model: KnownModel) -> bool:
     """Whether a file was the model, and has not changed since."""
     try:
-        with _note_of(path).open("rb") as file:
-            return file.read(1000) == _note(path, model).encode()
-    except OSError:
+        return read_small(_note_of(path), 1000, "the note") == _note(path, model).encode()
+    except (OSError, DraftsmithError):
         return False
 
 

@@ -21,6 +21,7 @@ MAX_TOKENS = 128  # where a line does not say
 MAX_TOKENS_MOST = 1 << 20
 MAX_LINE_BYTES = 1 << 22
 MAX_PROMPTS = 10_000
+MAX_BYTES = 1 << 28  # of all lines
 _NAME_MOST = 200
 _ROLES = ("system", "user", "assistant")
 _KEYS = ("id", "category", "prompt", "messages", "max_tokens")
@@ -82,9 +83,15 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (number, line) of the lines that are not blank; never more than one in memory."""
     try:
         with open_plain(path, str(path), remedy=_NAME_ONE, pipes=True) as file:
-            number = 0
+            number = n_bytes = 0
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                n_bytes += len(line)
+                if n_bytes > MAX_BYTES:
+                    raise InputMalformed(
+                        f"{path}, line {number}: more than {MAX_BYTES} bytes",
+                        remedy="split the file",
+                    )
                 if len(line) > MAX_LINE_BYTES:
                     raise InputMalformed(
                         f"{path}, line {number}: longer than {MAX_LINE_BYTES} bytes",

@@ -177,6 +177,9 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "MAX_LINE_BYTES", 100)
     with pytest.raises(InputMalformed, match="line 2: longer than 100 bytes"):
         read_suite(write(tmp_path / "x", line(), line(id="x", prompt="y" * 100)))
+    monkeypatch.setattr(suite, "MAX_BYTES", 120)
+    with pytest.raises(InputMalformed, match="line 2: more than 120 bytes; split the file"):
+        read_suite(write(tmp_path / "x", *(line(id=str(i)) for i in range(2)), {"x": "y" * 60}))
 
 
 def test_not_a_file(tmp_path: Path) -> None:
