@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..engine.jit import CompileWatch
+    from ..engine.prompt_ends import TextEnds
     from ..engine.tokenizer import Tokenizer
     from ..ngram.cache import NgramCache
     from ..ngram.cluster import ClusterCorpus
@@ -111,6 +112,17 @@ def warn_of_repairs(corpus: Corpus | ClusterCorpus, out: Output) -> None:
     if corpus.stats.n_null:
         out.warn(f"{number(corpus.stats.n_null)} rows without a text were left out")
     warn_of_skipped(corpus.stats, out)
+
+
+def warn_of_ends(ends: TextEnds, out: Output) -> None:
+    """Warn of documents that have a BOS or an EOS of their own beside the tokenizer's."""
+    ends.finish()
+    for n, what in ((ends.n_two_bos, "begin with two BOS"), (ends.n_two_eos, "end with two EOS")):
+        if n:
+            out.warn(
+                f"{number(n)} documents {what}: the text has one of its own, and the tokenizer "
+                "adds one, as llama.cpp does; leave it out of the text"
+            )
 
 
 def warn_of_skipped(stats: CorpusStats, out: Output) -> None:

@@ -273,11 +273,16 @@ def _tokens(
     """Return the ids of all documents, joined in order: int32 [n]."""
     import numpy as np
 
-    from .inputs import show_read, token_pieces
+    from ..engine.prompt_ends import TextEnds
+    from .inputs import show_read, token_pieces, warn_of_ends
 
+    ends = TextEnds(tokenizer)
     pieces = [np.empty(0, np.int32)]
     with out.progress("tokenizing", unit="bytes") as bar, stages.stage("tokenize"):
-        for _, tokens in token_pieces(corpus, tokenizer, n_threads):
+        for document, tokens in token_pieces(corpus, tokenizer, n_threads):
+            ends.add(document, tokens)
             pieces.append(tokens)
             show_read(bar, corpus)
-        return np.concatenate(pieces)
+        joined = np.concatenate(pieces)
+    warn_of_ends(ends, out)
+    return joined

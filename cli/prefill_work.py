@@ -107,13 +107,16 @@ def run_prefill(request: Request, out: Output) -> None:
     from .prefill_asking import AnswerRequest
     from .prefill_prompt import read_ask
     from .prefill_report import record_of, tables_of
+    from .session import warn_of_ends
 
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         target, plan = prepare_models(request, stages, out)
         ask = read_ask(request.ask, target, out)
         answer = AnswerRequest(target, request.run.n_predict, request.draft_max)
-        prepared = prepare(request, plan, answer, ask.parts().n, out)
+        ids = ask.parts().ids
+        warn_of_ends(ids, target, out)
+        prepared = prepare(request, plan, answer, ids.size, out)
         inputs = _inputs(request, prepared)
         with open_models(request, prepared, stages, out) as models:
             made = _made(request, prepared, ask, models, out)

@@ -282,9 +282,10 @@ def _read_plain(
     out: Output,
 ) -> ReplayInputs:
     """Read texts; each document is cut into chunks of ``n_ctx`` tokens, a conversation each."""
+    from ..engine.prompt_ends import TextEnds
     from ..ngram.conversations import Joined, ReplayTexts
     from ..ngram.corpus import open_corpus
-    from .inputs import corpus_keys, describe_corpus, show_read, warn_of_repairs
+    from .inputs import corpus_keys, describe_corpus, show_read, warn_of_ends, warn_of_repairs
 
     corpus = open_corpus(
         request.files,
@@ -295,8 +296,10 @@ def _read_plain(
     )
     n_ctx = chunk_tokens(request.n_ctx, metadata, out)
     joined = Joined()
+    ends = TextEnds(tokenizer)
     with out.progress("tokenizing", unit="bytes") as bar, stages.stage("tokenize"):
-        for tokens in _documents(corpus, tokenizer, request.n_threads):
+        for document, tokens in enumerate(_documents(corpus, tokenizer, request.n_threads)):
+            ends.add(document, tokens)
             if tokens.size > 1:
                 for chunk in ReplayTexts.of_text(tokens, n_ctx):
                     joined.add(chunk)
@@ -307,6 +310,7 @@ def _read_plain(
             "no document has two tokens, which a replay needs", remedy="give longer texts"
         )
     warn_of_repairs(corpus, out)
+    warn_of_ends(ends, out)
     keys = {**corpus_keys(corpus), **dict.fromkeys(CHAT_KEYS)}
     return ReplayInputs(texts, keys, describe_corpus(corpus))
 

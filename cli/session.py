@@ -204,8 +204,17 @@ def plan(request: RunRequest, prompt: PromptRequest, stages: Stages, out: Output
     """
     target = read_target(request, stages, out)
     ids = _prompt_ids(prompt, target, stages, out)
+    warn_of_ends(ids, target, out)
     _check_room(ids.size, request.n_predict, target.n_ctx)
     return target.plan(ids, request.n_predict)
+
+
+def warn_of_ends(ids: np.ndarray, target: Target, out: Output) -> None:
+    """Warn of what the tokenizer adds to a prompt, int32 [n], that may not be meant."""
+    from ..engine.prompt_ends import doubts_of_prompt
+
+    for doubt in doubts_of_prompt(ids, target.tokenizer):
+        out.warn(doubt)
 
 
 def _prompt_ids(request: PromptRequest, target: Target, stages: Stages, out: Output) -> np.ndarray:
