@@ -37,23 +37,23 @@ def of_pair(value: Json) -> Chat:
     """
     chat = chat_with(value)
     add_messages(chat, _earlier(chat, value))
-    prompt, answer = (value[first_of(value, names)] for names in (_PROMPTS, _ANSWERS))
-    if _are_texts(prompt) or _are_texts(answer):
-        add_messages(chat, _turns(prompt, answer))
+    asked, answered = first_of(value, _PROMPTS), first_of(value, _ANSWERS)
+    if _are_texts(value[asked]) or _are_texts(value[answered]):
+        add_messages(chat, _turns(value[asked], value[answered]))
         return chat
-    for name, role in (
-        (first_of(value, _PROMPTS), "user"),
-        (first_of(value, _ANSWERS), "assistant"),
-    ):
-        said = value[name]
+    for said, role in ((_asked(value, asked), "user"), (value[answered], "assistant")):
         if isinstance(said, list) and all(map(is_message, said)):
             add_messages(chat, said)
-            continue
-        more = value.get("input") or value.get("context") if name == "instruction" else None
-        if isinstance(more, str) and isinstance(said, str):
-            said = f"{said}\n\n{more}"
-        add_message(chat, {"role": role, "content": said})
+        else:
+            add_message(chat, {"role": role, "content": said})
     return chat
+
+
+def _asked(value: Json, name: str) -> Any:
+    """What stands under the name of a prompt; with an instruction what it is about, too."""
+    said = value.get(name)
+    more = value.get("input") or value.get("context") if name == "instruction" else None
+    return f"{said}\n\n{more}" if isinstance(more, str) and isinstance(said, str) else said
 
 
 def _earlier(chat: Chat, value: Json) -> Iterator[Json]:
@@ -107,7 +107,7 @@ def _compared(value: Json) -> tuple[str, str] | None:
 
 
 def of_preference(value: Json) -> Chat:
-    """{"prompt", "chosen", "rejected"}: the answer that was chosen, behind its prompt.
+    """{"prompt", "chosen", "rejected"}: the answer that was chosen, after its prompt.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def of_preference(value: Json) -> Chat:
     chat = chat_with(value)
     chosen = _messages_of(value[names[0]], "assistant")
     if chosen and _role(chosen[0]) == "assistant":
-        asked = _messages_of(value.get(first_of(value, (*_PROMPTS, *_TALKS))), "user")
+        asked = _messages_of(_asked(value, first_of(value, (*_PROMPTS, *_TALKS))), "user")
         if not asked:
             raise NotAChat("an answer without its prompt")
         add_messages(chat, asked)

@@ -29,7 +29,7 @@ def of_answer(*blocks: Any) -> tuple[list[dict[str, Any]], dict[str, int]]:
 
 
 def test_calls_and_results() -> None:
-    """Calls that are lost as images; results before the calls, or behind what was said after."""
+    """Calls that are lost as images; results before the calls, or after what was said later."""
     called = {"id": "t1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
     result = {"role": "tool", "tool_call_id": "t1", "content": "7"}
     said, dropped = of_answer(THOUGHT, TEXT, CALL)

@@ -281,7 +281,7 @@ def test_branches_and_sidechains(tmp_path: Path) -> None:
 
 
 def test_beginnings_of_a_session(tmp_path: Path) -> None:
-    """A compacted history that is put behind the whole one, or lost; a lost beginning unsaid."""
+    """A compacted history that is put after the whole one, or lost; a lost beginning unsaid."""
     lines = [
         line("1", None, "user", "a"),
         line("2", "1", "assistant", "b"),
@@ -507,7 +507,7 @@ def web_ui(*nodes: tuple[str, str | None, str, Any], **more: Any) -> dict[str, A
 
 
 def test_branches_of_open_webui() -> None:
-    """The answer that was taken back, or all branches one behind the other."""
+    """The answer that was taken back, or all branches one after the other."""
     nodes = [("1", None, "user", "a"), ("2", "1", "assistant", "old"), ("3", "1", "assistant", "b")]
     value = web_ui(*nodes, currentId="3")
     expected = [("user", "a"), ("assistant", "b")]
@@ -672,7 +672,7 @@ def test_blocks_of_claude() -> None:
 
 
 def test_branches_of_claude() -> None:
-    """All branches one behind the other, where the export names the message before."""
+    """All branches one after the other, where the export names the message before."""
 
     def message(name: str, before: str, sender: str, text: str, at: str) -> dict[str, Any]:
         return {"uuid": name, "parent_message_uuid": before, "sender": sender, "text": text,
@@ -712,7 +712,7 @@ def reply(name: str, parent: str | None, text: str, **more: Any) -> dict[str, An
 
 
 def test_trees_of_open_assistant(tmp_path: Path) -> None:
-    """Branches one behind the other, trees that run into one another, an order that matters."""
+    """Branches one after the other, trees that run into one another, an order that matters."""
     first = [
         reply("1", None, "a"), reply("2", "1", "worse", rank=1), reply("3", "1", "b", rank=0),
         reply("4", "3", "c"), reply("x", "4", "f", deleted=True), reply("5", "4", "d"),
@@ -773,8 +773,8 @@ def test_rows(value: Any, expected: Any) -> None:
     roles = ["user", "assistant", "user", "assistant"]
     assert said(chat_of(value)) == list(zip(roles, expected, strict=False))
     assert dropped(chat_of(value)) == ({"field 'rejected'": 1} if "rejected" in value else {})
-    other = {"prompt": "a", "chosen_response": "b", "rejected_response": "x"}
-    assert said(chat_of(other)) == [("user", "a"), ("assistant", "b")]
+    other = {"instruction": "a", "input": "c", "chosen_response": "b", "rejected_response": "x"}
+    assert said(chat_of(other)) == [("user", "a\n\nc"), ("assistant", "b")]
 
 
 @pytest.mark.parametrize(
