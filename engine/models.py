@@ -54,7 +54,7 @@ KNOWN_MODELS = {
         n_bytes=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         norms="0b1a12256732d8906a88cc4d1e81d480fad8199b2fed031ab686396a285887dd",
-        weights="27d958b0e854ec69b2d2fb7a71b0841df2787036b67e0c92b015ae710ffbffaa",
+        weights="1adea9c49b22c742bffb7b45238096e2d169043fcb984dc2567291bca5517b6c",
     ),
 }
 

@@ -123,8 +123,9 @@ def test_another_quantisation(tmp_path: Path) -> None:
     assert made[0].kinship(made[1].marks) is Kinship.KIN
 
 
-def test_large_tensors_are_sampled(toy: Path) -> None:
+def test_large_tensors_are_sampled(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends of a large tensor, or the bytes behind its last whole word, left out."""
+    monkeypatch.setattr("draftsmith.engine.identity._SMALL_BYTES", 0)
     [tensor] = [t for t in open_tensors(toy).values() if t.name == "token_embd.weight"]
     for n in (8, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (1 << 21) + 5):
         data = np.zeros((1, n), np.uint8)
@@ -135,6 +136,13 @@ def test_large_tensors_are_sampled(toy: Path) -> None:
             one = Identity({"x": type(tensor)("x", tensor.type, (1, n), changed)})
             seen.add(one.weights)
         assert len(seen) == 4, n
+    monkeypatch.undo()
+    data = np.zeros((1, 1 << 22), np.uint8)
+    marks = set()
+    for at in (*range(0, data.size, 1 << 17), 100_001):
+        data[0, at] ^= 7  # in a small model no byte is passed over
+        marks.add(Identity({"x": type(tensor)("x", tensor.type, (1, 1 << 22), data)}).weights)
+    assert len(marks) == 33
 
 
 def test_the_real_model(smollm2: Path) -> None:
