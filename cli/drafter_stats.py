@@ -9,6 +9,7 @@ from .drafter_examples import example_lines, examples_of
 from .drafter_report import drafter_figure, drafter_table, position_table, records_of
 from .drafter_request import DrafterRequest, check_caches
 from .drafter_rows import Replaying
+from .memory_report import sweep_line
 from .output import Output
 from .replay_inputs import ReadRequest, ReplayInputs
 
@@ -63,6 +64,7 @@ def stats(request: DrafterRequest, out: Output) -> None:
         with stages.stage("load"):
             metadata = read_metadata(model)
             tokenizer = load_tokenizer(model, metadata)
+        stages.keep_memory("program")
         replaying = _replaying(request, metadata, tokenizer, curve, stages)
         named = [path for path in (request.static, request.dynamic) if path is not None]
         caches = describe_files(named)
@@ -77,6 +79,7 @@ def stats(request: DrafterRequest, out: Output) -> None:
             n_threads=n_threads,
         )
         read = read_texts(wanted, metadata, tokenizer, stages, out)
+        stages.keep_memory("read")
         rows = replaying.rows(read.texts, specs, out)
     inputs = read.inputs + caches
     tail = closing_keys(_chosen(request, n_threads), inputs, watch.seconds)
@@ -152,7 +155,7 @@ def _show(
     if len(records) == 1:
         tables.append(position_table(records[0]))
     more: dict[str, Any] = {}
-    lines: list[str] = []
+    lines = [sweep_line(records, "the drafters, without caches")]
     if read.bad:
         more["bad"] = read.bad
     if advice is not None:

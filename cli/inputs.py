@@ -42,6 +42,7 @@ class Stages:
     def __init__(self, watch: CompileWatch) -> None:
         self._watch = watch
         self._ns: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -54,6 +55,16 @@ class Stages:
             spent_ns -= round((self._watch.seconds - compiled_s) * 1e9)
             # A thread may have compiled meanwhile, for longer than this took.
             self._ns[name] = self._ns.get(name, 0) + max(0, spent_ns)
+
+    def keep_memory(self, name: str) -> None:
+        """Keep how much memory the process takes now, under a name."""
+        from ..engine.host import rss_bytes
+
+        self._bytes[name] = rss_bytes()
+
+    def memory(self, name: str) -> int:
+        """Return the bytes that were kept under a name."""
+        return self._bytes[name]
 
     def seconds(self, name: str) -> float:
         """Return what a stage has taken so far."""

@@ -193,6 +193,7 @@ def run_lookup(request: Request, out: Output) -> None:
         "t_draft_flat_ms": stages.seconds("caches") * 1e3,
         "load_ms": stages.seconds("load") * 1e3,
         "tokenize_ms": stages.seconds("tokenize") * 1e3,
+        "program_bytes": stages.memory("program"),
         "weights_bytes": weights_bytes,
         "kv_bytes": kv_bytes,
     }

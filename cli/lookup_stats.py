@@ -214,6 +214,7 @@ def stats(request: Request, out: Output) -> None:
         refuse_text_and_field,
         warn_of_repairs,
     )
+    from .memory_report import sweep_line
     from .plot import check_plot, draw
     from .replay_inputs import chunk_tokens
     from .replay_report import figure_of, records_of, sweep_table, tables_of
@@ -236,11 +237,13 @@ def stats(request: Request, out: Output) -> None:
         with stages.stage("load"):
             metadata = read_metadata(model)
             tokenizer = load_tokenizer(model, metadata)
+        stages.keep_memory("program")
         n_ctxs = [chunk_tokens(wanted, metadata, out) for wanted in request.n_ctxs]
         caches = Caches(request.statics, request.dynamic, tokenizer, stages, verify=request.verify)
         named = [path for path in (*request.statics, request.dynamic) if path is not None]
         opened = {one["path"]: one for one in describe_files(named)}
         tokens = _tokens(corpus, tokenizer, n_threads, stages, out)
+        stages.keep_memory("read")
         cells = sweep(tokens, caches, n_ctxs, request.draft_maxes, request.repeat, out)
     warn_of_repairs(corpus, out)
     chosen = {
@@ -261,7 +264,8 @@ def stats(request: Request, out: Output) -> None:
     if len(records) == 1:
         out.result(records[0], tables_of(records[0]))
     else:
-        out.results("lookup-stats", records, [sweep_table(records)])
+        line = sweep_line(records, "the static cache")
+        out.results("lookup-stats", records, [sweep_table(records)], lines=[line])
     if request.plot is not None:
         draw(figure_of(records), request.plot)
         out.note(f"wrote {request.plot}")

@@ -326,7 +326,7 @@ def run_mtp(request: Request, out: Output) -> None:
         with opened(planned, stages, out, n_extra) as session:
             drafters = _drafters(request, session, material, stages, out)
             made = (_compared if request.n_turns else _generated)(request, session, drafters, out)
-            memory = _memory(session, drafters)
+            memory = _memory(session, drafters, stages)
     (draft_max,) = request.draft_maxes
     before = made.comparison.prefill if made.comparison is not None else None
     record: dict[str, Any] = {"command": "mtp-run"}
@@ -368,7 +368,7 @@ def run_suite(request: Request, out: Output) -> None:
             assert drafters is not None
             settings = Settings(request.draft_maxes, request.n_turns, request.bounds)
             measured = measure(tasks, session, drafters, settings, out)
-            memory = _memory(session, drafters)
+            memory = _memory(session, drafters, stages)
     if not measured.cells:
         raise KeyboardInterrupt
     record: dict[str, Any] = {"command": "mtp-run", "n_suite": len(tasks)}
@@ -463,8 +463,9 @@ def _compared(request: Request, session: Session, drafters: Drafters | None, out
     return Made(run, origins[comparison.typical], text, comparison)
 
 
-def _memory(session: Session, drafters: Drafters | None) -> dict[str, int]:
+def _memory(session: Session, drafters: Drafters | None, stages: Stages) -> dict[str, int]:
     return {
+        "program_bytes": stages.memory("program"),
         "weights_bytes": session.model.n_bytes,
         "head_bytes": 0 if drafters is None else drafters.head_bytes,
         "kv_bytes": session.cache.n_bytes,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from .memory_report import run_rows
 from .output import Table, number, percent, size
 from .run_report import generation_keys, why_ended
 
@@ -228,10 +229,7 @@ def _memory(record: Mapping[str, Any]) -> Table:
         "memory and loading",
         (),
         [
-            ("weights", size(record["weights_bytes"])),
-            ("of the drafter", size(record["drafter_bytes"])),
-            ("keys and values", size(record["kv_bytes"])),
-            ("peak memory", size(record["peak_rss_bytes"])),
+            *run_rows(record),
             ("load, in no other time", number(record["load_ms"], 0, " ms")),
         ],
     )

@@ -120,7 +120,7 @@ def run_prefill(request: Request, out: Output) -> None:
         inputs = _inputs(request, prepared)
         with open_models(request, prepared, stages, out) as models:
             made = _made(request, prepared, ask, models, out)
-            memory = _memory(request, models, made.speculative[0].choice.kept.size)
+            memory = _memory(request, prepared, models, made.speculative[0].choice.kept.size)
     record: dict[str, Any] = {"command": "prefill-run"}
     record |= record_of(made.speculative, made.full, prepared.plan, request.draft_max)
     record |= {"seed": prepared.target.sampling.seed, "n_ctx": prepared.target.n_ctx}
@@ -159,7 +159,9 @@ def run_niah(request: Request, out: Output) -> None:
         inputs = _inputs(request, prepared)
         with open_models(request, prepared, stages, out) as models:
             found, interrupted = measure(tasks, models, request.settings, niah.full, out)
-            memory = _memory(request, models, max((one.n_kept for one in found), default=0))
+            memory = _memory(
+                request, prepared, models, max((one.n_kept for one in found), default=0)
+            )
     if not found:
         raise KeyboardInterrupt
     record: dict[str, Any] = {"command": "prefill-run", "scorer": str(plan.kind)}
@@ -302,8 +304,11 @@ def open_models(request: Request, prepared: Prepared, stages: Stages, out: Outpu
     )
 
 
-def _memory(request: Request, models: Models, n_kept: int) -> dict[str, int | None]:
+def _memory(
+    request: Request, prepared: Prepared, models: Models, n_kept: int
+) -> dict[str, int | None]:
     return {
+        "program_bytes": prepared.held_bytes,
         "weights_bytes": models.weights_bytes,
         "drafter_bytes": models.reader_bytes,
         "kv_bytes": models.kv_bytes(n_kept),

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..ngram.replay import SOURCES, draft_us_per_token
 from .inputs import Stages
+from .memory_report import replay_rows
 from .output import Table, bar, number, size
 from .plot import Figure, Panel, Point, Series
 from .run_report import drafts_table
@@ -92,6 +93,8 @@ def _figures(cell: Cell, stages: Stages) -> dict[str, Any]:
         "accepted_by_source": _named(SOURCES, run.accepted_by_source),
         "drafted_by_size": _named(SIZES, run.drafted_by_size),
         "accepted_by_size": _named(SIZES, run.accepted_by_size),
+        "program_bytes": stages.memory("program"),
+        "read_bytes": stages.memory("read") - stages.memory("program"),
         "static_bytes": run.static_bytes,
         "dynamic_bytes": run.dynamic_bytes,
         "context_bytes": run.context_bytes,
@@ -159,7 +162,8 @@ def _costs(record: Mapping[str, Any]) -> Table:
             ("context cache", size(record["context_bytes"])),
             ("dynamic cache", size(record["dynamic_bytes"])),
             ("static cache", size(record["static_bytes"])),
-            ("peak memory", size(record["peak_rss_bytes"])),
+            None,
+            *replay_rows(record),
         ],
     )
 

@@ -10,7 +10,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from .compare import Comparison, middle, speeds
-from .output import Table, number, percent, size
+from .memory_report import run_rows
+from .output import Table, number, percent
 
 if TYPE_CHECKING:
     from ..engine.generate import Generation
@@ -212,9 +213,7 @@ def _costs(record: Mapping[str, Any]) -> Table:
             ("tokenize", number(record["tokenize_ms"], 0, " ms")),
             ("verify", number(record["verify_ms"], 0, " ms")),
             ("compile kernels", number(record["compile_s"], 2, " s")),
-            ("weights", size(record["weights_bytes"])),
-            ("keys and values", size(record["kv_bytes"])),
-            ("peak memory", size(record["peak_rss_bytes"])),
+            *run_rows(record),
         ],
     )
 

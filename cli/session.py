@@ -324,6 +324,7 @@ def opened(plan: Plan, stages: Stages, out: Output, n_extra: int = 0) -> Iterato
     """
     from ..engine.model import load_model
 
+    stages.keep_memory("program")
     with (
         stages.stage("load"),
         out.progress("unpacking weights", unit="bytes", after_s=BAR_AFTER_S) as bar,
