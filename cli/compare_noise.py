@@ -7,6 +7,7 @@ is, something else made the machine faster or slower meanwhile.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from ..engine.generate import Generation
     from .output import Output
 
-# What a median of turns may be above, for passes were timed at another time than texts.
-TOLERANCE = 1.05
+# By how much a median of turns may be above the tokens of a round, and above what is explained:
+# passes were timed at another time than texts, when the machine may have been slower.
+TOLERANCE, TOLERANCE_TIMED = 1.05, 1.25
 # A text that took less is noise to begin with: nobody is warned of it, but told.
 SHORT_MS = 200.0
 
@@ -32,7 +34,8 @@ class Verdict:
     ----------
     explained : largest ratio that the rounds allow, drafting taking no time; None: nothing was
         decoded
-    is_unexplained : the measured one is a gain, and more than that
+    is_unexplained : the measured one is a gain, and clearly more than that, or than the tokens of
+        a round
     is_within_spread : the turns say both, that drafting is faster and that it is slower
     """
 
@@ -50,10 +53,14 @@ def judge(comparison: Comparison) -> Verdict:
     explained = middle(
         [_explained(run, comparison.step_ns, median(plain)) for run in comparison.drafted]
     )
-    ratio = median(ratios)
+    per_round = middle([run.tokens_per_round for run in comparison.drafted])
+    most = min(
+        TOLERANCE * (per_round or math.inf),
+        TOLERANCE_TIMED * (math.inf if explained is None else explained),
+    )
     return Verdict(
         explained,
-        explained is not None and ratio > max(1.0, TOLERANCE * explained),
+        median(ratios) > max(1.0, most),
         min(ratios) < 1 < max(ratios),
     )
 

@@ -99,8 +99,6 @@ def _figures(row: Row, read: ReplayInputs, stages: Stages) -> dict[str, Any]:
             )
         ],
         "drafter_bytes": run.memory_bytes,
-        "program_bytes": stages.memory("program"),
-        "read_bytes": stages.memory("read") - stages.memory("program"),
     }
 
 

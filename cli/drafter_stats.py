@@ -9,7 +9,7 @@ from .drafter_examples import example_lines, examples_of
 from .drafter_report import drafter_figure, drafter_table, position_table, records_of
 from .drafter_request import DrafterRequest, check_caches
 from .drafter_rows import Replaying
-from .memory_report import sweep_line
+from .memory_report import ReplayMemory, sweep_line
 from .output import Output
 from .replay_inputs import ReadRequest, ReplayInputs
 
@@ -88,7 +88,7 @@ def stats(request: DrafterRequest, out: Output) -> None:
         advice = advise(rows, curve, Paths(str(model), request.static, request.dynamic), out)
     examples = examples_of(rows, read.texts, tokenizer) if request.show_examples else None
     records = records_of(rows, read, advice, replaying.n_side_by_side, stages, tail)
-    _show(records, read, advice, examples, request, out)
+    _show(records, read, advice, examples, ReplayMemory.of(stages), request, out)
 
 
 def _replaying(
@@ -145,6 +145,7 @@ def _show(
     read: ReplayInputs,
     advice: Advice | None,
     examples: Sequence[dict[str, Any]] | None,
+    memory: ReplayMemory,
     request: DrafterRequest,
     out: Output,
 ) -> None:
@@ -155,7 +156,7 @@ def _show(
     if len(records) == 1:
         tables.append(position_table(records[0]))
     more: dict[str, Any] = {}
-    lines = [sweep_line(records, "the drafters, without caches")]
+    lines = [sweep_line(records[0], memory, "the drafters, without caches")]
     if read.bad:
         more["bad"] = read.bad
     if advice is not None:

@@ -214,7 +214,7 @@ def stats(request: Request, out: Output) -> None:
         refuse_text_and_field,
         warn_of_repairs,
     )
-    from .memory_report import sweep_line
+    from .memory_report import ReplayMemory, sweep_line
     from .plot import check_plot, draw
     from .replay_inputs import chunk_tokens
     from .replay_report import figure_of, records_of, sweep_table, tables_of
@@ -262,9 +262,9 @@ def stats(request: Request, out: Output) -> None:
     tail = closing_keys(chosen, describe_corpus(corpus), watch.seconds)
     records = records_of(cells, stages, corpus_keys(corpus), tail, opened)
     if len(records) == 1:
-        out.result(records[0], tables_of(records[0]))
+        out.result(records[0], tables_of(records[0], ReplayMemory.of(stages)))
     else:
-        line = sweep_line(records, "the static cache")
+        line = sweep_line(records[0], ReplayMemory.of(stages), "the static cache")
         out.results("lookup-stats", records, [sweep_table(records)], lines=[line])
     if request.plot is not None:
         draw(figure_of(records), request.plot)

@@ -8,9 +8,13 @@ nobody has to wonder, the rows of a table add up to its peak.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from .output import size
+
+if TYPE_CHECKING:
+    from .inputs import Stages
 
 
 def run_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -29,12 +33,29 @@ def _some(name: str, n_bytes: int | None) -> list[tuple[str, int]]:
     return [(name, n_bytes)] if n_bytes else []
 
 
-def replay_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+@dataclass(frozen=True)
+class ReplayMemory:
+    """Resident memory of a replay, which differs from one call to the next: not of its record.
+
+    Attributes
+    ----------
+    program : bytes when the vocabulary is read
+    read : what caches and texts added to that
+    """
+
+    program: int
+    read: int
+
+    @classmethod
+    def of(cls, stages: Stages) -> ReplayMemory:
+        """Return what was kept as "program" and as "read"."""
+        program = stages.memory("program")
+        return cls(program, max(0, stages.memory("read") - program))
+
+
+def replay_rows(record: Mapping[str, Any], memory: ReplayMemory) -> list[tuple[str, str]]:
     """Return the rows of a replay, up to its peak."""
-    parts = [
-        ("program and vocabulary", record["program_bytes"]),
-        ("caches and texts, read", record["read_bytes"]),
-    ]
+    parts = [("program and vocabulary", memory.program), ("caches and texts, read", memory.read)]
     return _up_to_peak(parts, record, "replays, kernels")
 
 
@@ -47,13 +68,18 @@ def _up_to_peak(
     return [(name, size(n_bytes)) for name, n_bytes in (*parts, rest, ("peak memory", peak))]
 
 
-def sweep_line(records: Sequence[Mapping[str, Any]], what: str) -> str:
-    """Return the sentence below a table that has a column of memory: why the peak is more."""
-    record = records[0]
-    known = record["program_bytes"] + record["read_bytes"]
-    more = max(0, record["peak_rss_bytes"] - known)
+def sweep_line(record: Mapping[str, Any], memory: ReplayMemory, what: str) -> str:
+    """Return the sentence below a table that has a column of memory: why the peak is more.
+
+    Parameters
+    ----------
+    record : of any row
+    what : whose memory the column is
+    """
+    peak = record["peak_rss_bytes"]
+    more = max(0, peak - memory.program - memory.read)
     return (
-        f"memory: that of {what}. The process took {size(record['peak_rss_bytes'])} at most: "
-        f"{size(record['program_bytes'])} program and vocabulary, {size(record['read_bytes'])} "
-        f"caches and texts as they were read, {size(more)} replays and kernels"
+        f"memory: that of {what}. The process took {size(peak)} at most: {size(memory.program)} "
+        f"program and vocabulary, {size(memory.read)} caches and texts as they were read, "
+        f"{size(more)} replays and kernels"
     )

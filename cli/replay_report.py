@@ -10,7 +10,7 @@ from typing import Any
 
 from ..ngram.replay import SOURCES, draft_us_per_token
 from .inputs import Stages
-from .memory_report import replay_rows
+from .memory_report import ReplayMemory, replay_rows
 from .output import Table, bar, number, size
 from .plot import Figure, Panel, Point, Series
 from .run_report import drafts_table
@@ -93,8 +93,6 @@ def _figures(cell: Cell, stages: Stages) -> dict[str, Any]:
         "accepted_by_source": _named(SOURCES, run.accepted_by_source),
         "drafted_by_size": _named(SIZES, run.drafted_by_size),
         "accepted_by_size": _named(SIZES, run.accepted_by_size),
-        "program_bytes": stages.memory("program"),
-        "read_bytes": stages.memory("read") - stages.memory("program"),
         "static_bytes": run.static_bytes,
         "dynamic_bytes": run.dynamic_bytes,
         "context_bytes": run.context_bytes,
@@ -107,9 +105,9 @@ def _named(names: Sequence[str], counts: Any) -> dict[str, int]:
     return dict(zip(names, counts.tolist(), strict=True))
 
 
-def tables_of(record: Mapping[str, Any]) -> list[Table]:
+def tables_of(record: Mapping[str, Any], memory: ReplayMemory) -> list[Table]:
     """Return the tables that show a record."""
-    return [_as_llama_cpp(record), _rounds(record), drafts_table(record), _costs(record)]
+    return [_as_llama_cpp(record), _rounds(record), drafts_table(record), _costs(record, memory)]
 
 
 def _as_llama_cpp(record: Mapping[str, Any]) -> Table:
@@ -150,7 +148,7 @@ def _rounds(record: Mapping[str, Any]) -> Table:
     )
 
 
-def _costs(record: Mapping[str, Any]) -> Table:
+def _costs(record: Mapping[str, Any], memory: ReplayMemory) -> Table:
     return Table(
         "time and memory",
         (),
@@ -163,7 +161,7 @@ def _costs(record: Mapping[str, Any]) -> Table:
             ("dynamic cache", size(record["dynamic_bytes"])),
             ("static cache", size(record["static_bytes"])),
             None,
-            *replay_rows(record),
+            *replay_rows(record, memory),
         ],
     )
 
