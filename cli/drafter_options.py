@@ -65,8 +65,8 @@ Chat = Annotated[
     bool,
     typer.Option(
         "--chat",
-        help="The files hold conversations, whatever their names; .json and .jsonl files do "
-        "anyway, unless --field is given.",
+        help="The files hold conversations; of a folder those that do. Mostly seen without it, "
+        "but not of standard input.",
     ),
 ]
 Advise = Annotated[

@@ -159,6 +159,8 @@ def _show(
     lines = [sweep_line(records[0], memory, "the drafters, without caches")]
     if read.bad:
         more["bad"] = read.bad
+    if read.dropped:
+        more["dropped"] = read.dropped
     if advice is not None:
         more["advice"] = advice.record
         lines += advice.lines

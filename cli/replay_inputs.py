@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..engine.gguf_file import GgufMetadata
     from ..engine.tokenizer import Tokenizer
     from ..ngram.conversation_files import ChatFiles, ReadStats
+    from ..ngram.conversation_search import Found
     from ..ngram.conversations import ReplayTexts
     from ..ngram.corpus import Corpus
     from .inputs import Stages
@@ -24,9 +25,19 @@ if TYPE_CHECKING:
 
 # Places of bad conversations that a warning names; the record has more of them.
 PLACES_SHOWN = 5
+# Kinds of parts that were left out, which a warning names.
+KINDS_SHOWN = 10
 # Keys of conversations, and of plain texts: a record has both, so that rows of CSV fit together.
 CHAT_KEYS = (
-    *("n_read", "n_bad", "n_media", "n_empty_turns", "n_turns_not_found", "n_turns_left_out"),
+    *(
+        "n_read",
+        "n_bad",
+        "n_media",
+        "n_inexact",
+        "n_empty_turns",
+        "n_turns_not_found",
+        "n_turns_left_out",
+    ),
     *("n_rewritten_turns", "n_cut", "n_turns_refused", "n_turns_stopped"),
 )
 TEXT_KEYS = ("n_documents", "n_bytes", "n_null", "n_left_out", "n_skipped", "skipped")
@@ -64,6 +75,7 @@ class ReplayInputs:
     keys : of each record
     inputs : the record's entry of each file
     bad : places of what is no conversation, and why
+    dropped : what was left out of conversations, and where
     tables : shown behind the others
     """
 
@@ -71,6 +83,7 @@ class ReplayInputs:
     keys: dict[str, Any]
     inputs: list[dict[str, Any]]
     bad: list[dict[str, str]] = field(default_factory=list)
+    dropped: list[dict[str, Any]] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
 
 
@@ -89,49 +102,65 @@ def read_texts(
     InputEmpty, InputTooShort, InputMalformed : nothing in them can be replayed
     InputUnreadable, InputHasNoText : files
     """
-    if is_chat(request):
+    if is_chat(request, out):
         return _read_chats(request, metadata, tokenizer, stages, out)
     return _read_plain(request, metadata, tokenizer, stages, out)
 
 
-def is_chat(request: ReadRequest) -> bool:
-    """Whether the files hold conversations: by --chat, or by their names if no --field is given.
+def is_chat(request: ReadRequest, out: Output) -> bool:
+    """Whether the files hold conversations.
+
+    By --chat, --text or --field, or else by what is in the files; by their names where that
+    leaves it open.
 
     Raises
     ------
     UsageError : files of both kinds, or options of both
     """
-    from ..ngram.conversation_files import may_hold_chats
+    from ..ngram.conversation_search import search
     from .inputs import refuse_text_and_field
 
     refuse_text_and_field(request.field, is_text=request.is_text)
-    if request.is_text:
-        if request.chat:
+    for flag, is_given, what in (
+        ("--text", request.is_text, "plain text"),
+        ("--field", request.field is not None, "a text in each line"),
+    ):
+        if request.chat and is_given:
             raise UsageError(
-                "--chat and --text exclude each other",
-                remedy="give --chat for conversations, or --text for plain text",
+                f"--chat and {flag} exclude each other",
+                remedy=f"give --chat for conversations, or {flag} for {what}",
             )
-        return False
-    chats = [path for path in request.files if may_hold_chats(path)]
-    if request.field is not None:
-        if request.chat:
-            raise UsageError(
-                "--chat and --field exclude each other",
-                remedy="give --chat for conversations, or --field for a text in each line",
-            )
-        return False
-    if request.chat or len(chats) == len(request.files):
-        if request.escape:
-            raise UsageError("--escape is for plain text, not for conversations",
-                             remedy="leave it out")  # fmt: skip
-        return True
-    if chats:
-        plain = next(path for path in request.files if path not in chats)
+        if is_given:
+            return False
+    is_it = request.chat or _are_chats(search(request.files), out)
+    if is_it and request.escape:
+        raise UsageError("--escape is for plain text, not for conversations", remedy="leave it out")
+    return is_it
+
+
+def _are_chats(found: Found, out: Output) -> bool:
+    """Whether files hold conversations, all of them; raises UsageError if only some do."""
+    from ..ngram.conversation_search import is_chat_path
+
+    has_chats = bool(found.paths("chats"))
+    chats: list[str] = []
+    others: list[str] = []
+    for source, held in found.held:
+        # By a name that says so, where what is in the file does not: its lines are told then.
+        is_open = held in ("json", "text", "unknown") and is_chat_path(source.path)
+        by_name = is_open and (not source.is_found or (has_chats and held == "json"))
+        (chats if held == "chats" or by_name else others).append(source.path)
+    if chats and others:
+        more = f" ({len(chats)} files and {len(others)})" if len(found.held) > 2 else ""
         raise UsageError(
-            f"{chats[0]} holds conversations, and {plain} plain text",
+            f"{chats[0]} holds conversations, and {others[0]} plain text{more}",
             remedy="give a call for each, or --chat, --field or --text for all",
         )
-    return False
+    json = found.paths("json")
+    if not chats and json:
+        shown = ", ".join(json[:PLACES_SHOWN]) + (", ..." if len(json) > PLACES_SHOWN else "")
+        out.warn(f"JSON of no known form is replayed as the text that it is: {shown}")
+    return bool(chats)
 
 
 def _read_chats(
@@ -150,8 +179,9 @@ def _read_chats(
     texts, left = _within_context(texts, request.n_ctx, metadata, out)
     keys |= left
     bad = [{"place": bad.place, "reason": bad.reason} for bad in files.stats.bad]
-    tables = [_chat_table(texts, keys)]
-    return ReplayInputs(texts, keys, describe_corpus(files), bad, tables)
+    tables = [_chat_table(texts, keys), *_dropped_table(files.stats)]
+    dropped = _dropped_records(files.stats)
+    return ReplayInputs(texts, keys, describe_corpus(files), bad, dropped, tables)
 
 
 def read_chats(
@@ -187,13 +217,15 @@ def read_chats(
             on_read=lambda: show_read(bar, files),
         )
     stats = files.stats
-    _warn_of_bad(stats, out)
+    _warn_of_bad(files, out)
     keys: dict[str, Any] = {
         **dict.fromkeys(TEXT_KEYS),
+        "n_left_out": len(files.left_out),
         "n_invalid_utf8": stats.n_invalid_utf8,
         "n_read": stats.n_read,
         "n_bad": stats.n_bad,
         "n_media": stats.n_media,
+        "n_inexact": stats.n_inexact,
         "n_empty_turns": turns.n_empty,
         "n_turns_not_found": turns.n_not_found,
         "n_turns_left_out": turns.n_left_out,
@@ -244,14 +276,51 @@ def _within_context(
     return within(texts, room), keys
 
 
-def _warn_of_bad(stats: ReadStats, out: Output) -> None:
+def _warn_of_bad(files: ChatFiles, out: Output) -> None:
     """Say how many conversations were left out, for each reason, and where the first ones are."""
+    stats = files.stats
+    if files.left_out:
+        n, shown = len(files.left_out), ", ".join(files.left_out[:PLACES_SHOWN])
+        more = ", ..." if n > PLACES_SHOWN else ""
+        out.warn(f"{n} files that hold no conversations left out ({shown}{more})")
     for reason, n in stats.reasons.most_common():
         places = [bad.place for bad in stats.bad if bad.reason == reason][:PLACES_SHOWN]
         more = ", ..." if n > len(places) else ""
         out.warn(f"{n} left out: {reason} ({', '.join(places)}{more})")
     if stats.n_invalid_utf8:
         out.warn(f"{stats.n_invalid_utf8} invalid UTF-8 sequences replaced by U+FFFD")
+    _warn_of_dropped(stats, out)
+
+
+def _warn_of_dropped(stats: ReadStats, out: Output) -> None:
+    """Name what was left out of conversations; what an answer lacks first, and what that means."""
+    kinds = sorted(stats.dropped, key=lambda kind: (not kind.of_answer, -stats.dropped[kind]))
+    for kind in kinds[:KINDS_SHOWN]:
+        places = stats.dropped_at[kind][:PLACES_SHOWN]
+        n = stats.dropped[kind]
+        more = ", ..." if n > len(places) else ""
+        of = " of answers" if kind.of_answer else ""
+        out.warn(f"{number(n)} left out{of}: {kind.what} ({', '.join(places)}{more})")
+    if len(kinds) > KINDS_SHOWN:
+        out.warn(f"{len(kinds) - KINDS_SHOWN} more kinds of parts left out; --json names them")
+    if stats.n_inexact:
+        out.warn(
+            f"{number(stats.n_inexact)} parts of answers are not replayed: the figures of these "
+            "answers are not exact"
+        )
+
+
+def _dropped_records(stats: ReadStats) -> list[dict[str, Any]]:
+    """What was left out of conversations, as the record has it."""
+    return [
+        {
+            "what": kind.what,
+            "of_answers": kind.of_answer,
+            "n": n,
+            "places": stats.dropped_at[kind],
+        }
+        for kind, n in stats.dropped.most_common()
+    ]
 
 
 def _chat_table(texts: ReplayTexts, keys: Mapping[str, Any]) -> Table:
@@ -268,10 +337,26 @@ def _chat_table(texts: ReplayTexts, keys: Mapping[str, Any]) -> Table:
         ("answers behind too many changes", number(keys["n_turns_left_out"])),
         ("answers refused, their prompt fills -c", number(keys["n_turns_refused"])),
         ("answers stopped where -c is full", number(keys["n_turns_stopped"])),
-        ("images and the like", number(keys["n_media"])),
+        ("left out: parts of answers", number(keys["n_inexact"])),
+        ("left out: other parts", number(keys["n_media"] - keys["n_inexact"])),
     ]
     shown = [row for row in rows if row[1] != "0"]
     return Table("what was replayed", (), shown)
+
+
+def _dropped_table(stats: ReadStats) -> list[Table]:
+    """What was left out of conversations; no table if nothing was."""
+    rows = [
+        (
+            kind.what,
+            "answers" if kind.of_answer else "prompts",
+            number(n),
+            stats.dropped_at[kind][0],
+        )
+        for kind, n in stats.dropped.most_common(KINDS_SHOWN)
+    ]
+    heads = ("left out", "of", "how many", "first in")
+    return [Table("left out of conversations", heads, rows, expendable=(3,))] if rows else []
 
 
 def _read_plain(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,16 +22,14 @@ from .conversation_json import TOO_DEEP, Failure, json_values
 from .conversation_threads import Line, threads_of
 from .corpus_decode import LINE_LIMIT_BYTES
 from .corpus_encodings import as_utf8
-from .corpus_files import COMPRESSED, Source, read_blocks, total_bytes
+from .corpus_files import Source, read_blocks, total_bytes
 from .corpus_find import find_sources
-from .corpus_json import HEAD_BYTES, json_head, kind_of
 from .corpus_parquet import parquet_rows
-from .corpus_store import LOCAL, show_path
+from .corpus_store import show_path
 
 BAD_SHOWN = 100
 DROPPED_SHOWN = 10
 OTHER_REASONS = "other reasons"
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".jsonlines", ".parquet")
 
 _BLOCK_BYTES = 1 << 20
 
@@ -91,6 +88,11 @@ class ReadStats:
         """All that was left out of conversations."""
         return self.dropped.total()
 
+    @property
+    def n_inexact(self) -> int:
+        """What was left out of answers."""
+        return sum(n for kind, n in self.dropped.items() if kind.of_answer)
+
     def add_bytes(self, n_bytes: int) -> None:
         """Count what was read of a file."""
         self.bytes_read += n_bytes
@@ -108,13 +110,19 @@ class ChatFiles:
     sources : the files found.
     stats : counters, filled as conversations are taken.
     total_bytes : what ``stats.bytes_read`` ends at; None with standard input or a pipe among them.
-
+    left_out : files in folders that hold no JSON.
     """
 
     def __init__(
-        self, sources: Sequence[Source], stats: ReadStats | None = None, *, strict: bool = True
+        self,
+        sources: Sequence[Source],
+        stats: ReadStats | None = None,
+        left_out: Sequence[str] = (),
+        *,
+        strict: bool = True,
     ) -> None:
         self.sources = tuple(sources)
+        self.left_out = tuple(left_out)
         self.stats = stats or ReadStats()
         self._strict = strict
         self.total_bytes = total_bytes(sources)
@@ -207,44 +215,13 @@ def open_chats(paths: Sequence[str], *, strict: bool = True) -> ChatFiles:
         name = show_path(path)
         stats.add_bad(name, error.message.removeprefix(f"{name}: "))
 
-    sources, _ = find_sources(paths, "messages", are_chats=True, on_skip=None if strict else skip)
+    sources, left_out = find_sources(
+        paths, "messages", are_chats=True, on_skip=None if strict else skip
+    )
     for source in sources:
         if source.layout == "token-ids":
             raise UsageError(
                 f"{show_path(source.path)} holds token ids, among conversations",
                 remedy="replay it by itself",
             )
-    return ChatFiles(sources, stats, strict=strict)
-
-
-def may_hold_chats(path: str) -> bool:
-    """Whether a file or folder is taken for conversations where nobody says what it is.
-
-    Files are by their names, unless they are lists of texts; folders if all their files are.
-    """
-    if not LOCAL.is_folder(path):
-        return is_chat_path(path) and not _is_list_of_texts(path)
-    files = LOCAL.files_below(path, lambda folder, error: None)
-    return bool(files) and all(map(is_chat_path, files))
-
-
-def _is_list_of_texts(path: str) -> bool:
-    """Whether a file, by its begin, is a JSON list of strings."""
-    try:
-        ((source, *_), _) = find_sources([path], None, is_text=True)
-        if source.stamp is None:  # a pipe is read once
-            return False
-        blocks = read_blocks(source, HEAD_BYTES, lambda n_bytes: None)
-        with closing(blocks):
-            head, _ = json_head(as_utf8(blocks, path, lambda n_replaced: None))
-        return kind_of(head) == "strings"
-    except (DraftsmithError, ValueError):  # which will be told when it is read
-        return False
-
-
-def is_chat_path(path: str) -> bool:
-    """Whether a file is taken for conversations, by its name alone: .json, or JSON lines."""
-    name = path.lower()
-    for suffix in COMPRESSED:
-        name = name.removesuffix(suffix)
-    return name.endswith(SUFFIXES)
+    return ChatFiles(sources, stats, left_out, strict=strict)

@@ -22,7 +22,10 @@ from .conversation_tokens import TurnStats, TurnTokens
 from .conversations import Conversation, Joined, ReplayTexts
 
 NO_ANSWER = "no answer of the assistant"
-_REMEDY = "give conversations in one of the forms that docs/conversations.md names"
+_REMEDY = (
+    "give conversations in one of the forms that docs/conversations.md names, --text to read "
+    "the file as it is, or --field NAME for a text of each object"
+)
 
 # What the process that renders says itself; all else may be the template's words.
 _LIMITS = re.compile(

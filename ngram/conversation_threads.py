@@ -9,6 +9,7 @@ apart; docs/conversations.md tells the rules.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ _OPEN_REQUESTS, _OPEN_OTHERS = 1 << 26, 1 << 22
 _MOST_TEXTS = 64
 _REASON_SIZE, _POINTER_SIZE = 1 << 8, 8
 
+_PLACE = re.compile(r"(?::\d+|\[\d+\])+$")
+
 LOST_RESPONSE = "it goes on from a response that is not before it in the log (previous_response_id)"
 
 Line = tuple[str, Chat | str]
@@ -40,6 +43,7 @@ class Thread:
     is_request : its lines are requests, and not conversations as a whole.
     lines : what was sent, one after another, each with its place. A line that goes on word for
         word as the last one does is put to that.
+    file : that its first line is in.
     tip : the hash of the last line's messages and their answer.
     size : characters that it takes, nearly.
     is_done : it was handed out; what continues it needs a new one.
@@ -48,6 +52,7 @@ class Thread:
 
     number: int
     is_request: bool
+    file: str = ""
     lines: list[Line] = field(default_factory=list)
     tip: bytes = b""
     size: int = 0
@@ -191,10 +196,11 @@ class Threads:
         elif is_request:
             join = self._request(chat, n, hashes, prefixes)
         else:
-            join = self._whole(chat, prefixes)
+            join = self._whole(file_of(place), chat, prefixes)
         thread = join.thread
         if thread is None or thread.is_done:
             thread = self._begin(is_request=is_request)
+        thread.file = thread.file or file_of(place)
         before_size = thread.size
         thread.add(place, chat, set(join.generated))
         thread.tip = prefixes[-1]
@@ -253,17 +259,23 @@ class Threads:
                 return thread, new
         return None, None
 
-    def _whole(self, chat: Chat, prefixes: list[bytes]) -> _Join:
+    def _whole(self, file: str, chat: Chat, prefixes: list[bytes]) -> _Join:
         """Where a conversation belongs that ends with an answer, such as data sets have."""
         n = len(chat.messages)
         at, mark = self._longest(prefixes, n)
-        if mark is not None and at < n and self._grew(chat, at, mark):
+        if mark is not None and at < n and self._grew(file, chat, at, mark):
             # All of an earlier line, and more.
             new = {i for i in range(at, n) if _is_said(chat.messages, i)}
             return _Join(mark.owner, new, is_deep=True)
         return _Join(None, {i for i in range(n) if _is_said(chat.messages, i)}, is_deep=False)
 
-    def _grew(self, chat: Chat, at: int, mark: Mark[Thread]) -> bool:
+    def _grew(self, file: str, chat: Chat, at: int, mark: Mark[Thread]) -> bool:
+        """Whether a conversation is an earlier one and more, and not another that begins so.
+
+        Chats that are saved as a file each are as many conversations.
+        """
+        if mark.is_whole and mark.owner.file != file:
+            return False
         is_end = mark.is_whole or (mark.is_answer and mark.owner.n_messages == at)
         is_pending = not mark.is_answer and mark.answer is None
         is_sure = mark.owner is self._newest or not is_by_chance(chat.messages[:at])
@@ -344,6 +356,11 @@ class Threads:
         for response_id in thread.responses:
             self._responses.pop(response_id, None)
         return thread.take()
+
+
+def file_of(place: str) -> str:
+    """The file that a place is in."""
+    return _PLACE.sub("", place)
 
 
 def _answers(chat: Chat, n: int) -> set[int]:

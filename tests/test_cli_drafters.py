@@ -409,14 +409,15 @@ def test_which_files_hold_conversations(cli: Cli, smollm2: Path, chat: Path) -> 
     (told,) = cli(*args, "-f", other, "--chat").record["rows"]
     (text,) = cli(*args, "-f", other, "--text").record["rows"]
     (named_text,) = cli(*args, "-f", chat, "--text").record["rows"]
-    refused(cli(*args, "-f", other), ExitStatus.INPUT_MALFORMED, "--chat")
+    (seen,) = cli(*args, "-f", other).record["rows"]
     lines = chat.with_name("lines.jsonl")
     lines.write_text('{"t": "a b a b a b"}\n')
     (field,) = cli(*args, "-f", lines, "--field", "t").record["rows"]
-    assert named["n_predict"] == told["n_predict"] < text["n_predict"]
+    assert named["n_predict"] == told["n_predict"] == seen["n_predict"] < text["n_predict"]
     assert text["n_read"] is None
     assert named_text["n_predict"] == text["n_predict"]
     assert field["n_documents"] == 1
+    other.write_text("a b a b")
     refused(cli(*args, "-f", chat, other), ExitStatus.USAGE, "give a call for each")
     refused(cli(*args, "-f", chat, "--chat", "--field", "t"), ExitStatus.USAGE, "--field")
     refused(cli(*args, "-f", chat, "--chat", "--text"), ExitStatus.USAGE, "--text")

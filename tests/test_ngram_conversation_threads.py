@@ -37,7 +37,7 @@ def call(messages: list[Any], answer: Any = None) -> dict[str, Any]:
 
 def turns(*values: Any) -> list[list[str]]:
     """Of each conversation what was generated, in order."""
-    lines = [(str(number), chat_of(value)) for number, value in enumerate(values, start=1)]
+    lines = [(f"log:{number}", chat_of(value)) for number, value in enumerate(values, start=1)]
     return [
         [
             one["content"]
@@ -280,3 +280,15 @@ def test_lines_keep_their_order(tmp_path: Path) -> None:
     lines: list[tuple[str, Any]] = [("1", "bad"), ("2", chat_of(growing(1)[0])), ("3", "worse")]
     assert [one[0][0] for one in threads_of(lines)] == ["1", "2", "3"]
     assert json.dumps([len(one) for one in threads_of(lines)]) == "[1, 1, 1]"
+
+
+def test_files_of_a_chat_each_are_as_many_chats() -> None:
+    """A saved chat that begins as another one does, as one conversation with it."""
+    talk = [user("q0"), said(LONG), user("q1"), said("a1")]
+    lines = [("a.json:1", chat_of(talk[:2])), ("b.json:1", chat_of(talk))]
+    assert len(list(threads_of(lines))) == 2
+    asked = [
+        ("a.json:1", chat_of(call(talk[:1], LONG))),
+        ("b.json:1", chat_of(call(talk[:3], "a1"))),
+    ]
+    assert len(list(threads_of(asked))) == 1

@@ -34,10 +34,11 @@ from draftsmith.ngram import (
     conversation_tokens,
     corpus_decode,
 )
-from draftsmith.ngram.conversation_files import ChatFiles, is_chat_path, open_chats
+from draftsmith.ngram.conversation_files import ChatFiles, open_chats
 from draftsmith.ngram.conversation_formats import chat_of
 from draftsmith.ngram.conversation_json import Failure, json_values
 from draftsmith.ngram.conversation_reader import read_conversations
+from draftsmith.ngram.conversation_search import is_chat_path
 from draftsmith.ngram.conversation_tokens import TurnStats
 from draftsmith.ngram.conversation_trees import path_to_current
 from draftsmith.ngram.conversations import Conversation, ReplayTexts
@@ -324,7 +325,7 @@ def test_the_examples_of_the_docs(chatml: Toy, tmp_path: Path) -> None:
     """A form that the docs show and that is not read."""
     text = (Path(__file__).parent.parent / "docs" / "conversations.md").read_text()
     examples = text.split("```json\n")[1:]
-    assert len(examples) == 7
+    assert len(examples) == 8
     for number, example in enumerate(examples):
         path = tmp_path / f"{number}.json"
         path.write_text(example.partition("```")[0])
