@@ -45,6 +45,8 @@ _THOUGHTS = {"reasoning.text": "text", "thinking": "thinking"}
 _THOUGHT_LISTS = ("reasoning_details", "thinking_blocks")
 # Where a message has what was said.
 _CONTENTS = ("content", "value", "text", "parts", "message")
+# What is no text, and stands beside it.
+MEDIA = ("image", "images", "audio", "audios", "video", "videos", "attachments")
 _ARGUMENTS = ("arguments", "args", "parameters", "input")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 # Nothing honest goes deeper, and JSON can be written again.
@@ -136,6 +138,7 @@ def _add(chat: Chat, message: Json) -> None:
         raise NotAChat("a message without a content")
     said = _said(found, is_tool=role_known == "tool")
     content = content_of(chat, said, of_answer=role_known == "assistant")
+    count_media(chat, message, of_answer=role_known == "assistant")
     added: dict[str, Any] = {"role": role_known, "content": content}
     calls = calls_of(message)
     if role in _CALLS:
@@ -150,6 +153,15 @@ def _add(chat: Chat, message: Json) -> None:
         if isinstance(message.get(name), str):
             added[name] = message[name]
     chat.messages.append(added)
+
+
+def count_media(chat: Chat, value: Json, *, of_answer: bool = False) -> None:
+    """Count images, sounds and files that stand beside a text."""
+    for name in MEDIA:
+        found = value.get(name)
+        if found:
+            n = len(found) if isinstance(found, list) else 1
+            chat.dropped.add("field", name, of_answer=of_answer, n=n)
 
 
 def role_of(role: str) -> str:

@@ -11,6 +11,7 @@ from ..engine.chat_messages import (
     Chat,
     Json,
     NotAChat,
+    count_media,
     first_of,
     parsed,
     shallow,
@@ -31,6 +32,7 @@ def is_message(value: object) -> bool:
 def chat_with(value: Json) -> Chat:
     """A conversation with the tools, further variables and system's text that stand beside it."""
     chat = Chat()
+    count_media(chat, value)
     tools, functions = value.get("tools"), value.get("functions")
     if isinstance(tools, str):
         tools = parsed(tools)

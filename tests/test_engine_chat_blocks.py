@@ -65,6 +65,15 @@ def test_blocks_that_are_left_out() -> None:
     assert (said[0]["content"], dropped) == ("a", {"block 'image'": 1})
 
 
+def test_media_beside_a_text() -> None:
+    """Images that a prompt had, left out without a word."""
+    images = {"role": "user", "content": "a", "images": ["AAAA", "BBBB"]}
+    sound = {"role": "assistant", "content": "b", "audio": {"id": "x"}}
+    neither = {"role": "user", "content": "c", "images": [], "audio": None}
+    _, dropped = messages_of(images, sound, neither)
+    assert dropped == {"field 'images'": 2, "field 'audio'": 1}
+
+
 def test_results_of_several_texts() -> None:
     """Texts of one result with line ends between them that llama-server does not put there."""
     for content, text in (

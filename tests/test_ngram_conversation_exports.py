@@ -798,6 +798,12 @@ def test_rows_that_leave_it_open(value: Any, reason: str) -> None:
         chat_of(value)
 
 
+def test_pictures_beside_a_row() -> None:
+    """Answers about a picture, as if there was none."""
+    value = {"image": "x.png", "conversations": [user("<image>\nWhat is it?"), answer("b")]}
+    assert dropped(chat_of(value)) == {"field 'image'": 1}
+
+
 def test_a_history_of_another_form() -> None:
     """A history that is left out without a word."""
     chat = chat_of({"instruction": "a", "output": "b", "history": [["x"]]})
