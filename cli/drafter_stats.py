@@ -10,6 +10,7 @@ from .drafter_report import drafter_figure, drafter_table, position_table, recor
 from .drafter_request import DrafterRequest, check_caches
 from .drafter_rows import Replaying
 from .memory_report import ReplayMemory, sweep_line
+from .options import GRID_MOST, too_many
 from .output import Output
 from .replay_inputs import ReadRequest, ReplayInputs
 
@@ -27,7 +28,7 @@ def specs_of(drafters: Sequence[str], *, upstream_exact: bool) -> list[DrafterSp
 
     Raises
     ------
-    UsageError : what does not parse
+    UsageError : what does not parse; more rows than GRID_MOST
     """
     from ..ngram.spec import parse_specs
 
@@ -36,6 +37,8 @@ def specs_of(drafters: Sequence[str], *, upstream_exact: bool) -> list[DrafterSp
         for spec in parse_specs(text, upstream_exact=upstream_exact):
             for form in (spec, spec.repaired()):
                 rows.setdefault((str(form), form.upstream_exact), form)
+        if len(rows) > GRID_MOST:
+            raise too_many("--drafter", len(rows), GRID_MOST, "rows and more")
     return list(rows.values())
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import UsageError
 from .mtp_drafting import Drafters, DraftRequest, Material, open_drafters, warm_up
+from .options import LIST_MOST, too_many
 from .session import BAR_AFTER_S, Session, Target
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class ScoreRequest:
             )
         if self.heads is not None and self.calibration is not None:
             raise UsageError("--heads and --calibration both name heads", remedy="give one of them")
+        if self.heads is not None:
+            parse_heads(self.heads)  # before any file is read
         if self.window is not None and self.kind is ScorerKind.BLOCKSPARSE:
             raise UsageError(
                 "--window is not for --scorer blocksparse, which sees blocks",
@@ -130,12 +133,15 @@ def parse_heads(text: str) -> tuple[Head, ...]:
 
     Raises
     ------
-    UsageError : something else
+    UsageError : something else, or more than LIST_MOST
     """
     from ..prefill.attention import Head
 
     heads = []
-    for word in text.split(","):
+    words = text.split(",")
+    if len(words) > LIST_MOST:
+        raise too_many("--heads", len(words), LIST_MOST)
+    for word in words:
         found = _HEAD.fullmatch(word.strip())
         if found is None:
             raise UsageError(

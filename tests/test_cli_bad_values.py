@@ -87,6 +87,7 @@ def test_bad_numbers_are_refused(cli: Cli, command: str, names: list[str]) -> No
         ("lookup-stats", "--draft-max"),
         ("mtp-run", "--draft-max"),
         ("prefill-run", "--keep"),
+        ("prefill-run", "--heads"),
         ("prefill-run", "--context"),
         ("prefill-run", "--depths"),
     ],
@@ -148,6 +149,12 @@ def test_lists_that_are_too_much_together(cli: Cli) -> None:
     many = ",".join(map(str, range(200)))
     done = cli("lookup-stats", *NEEDED["lookup-stats"], "-c", many, "--draft-max", many)
     assert "the sweep names 40000 rows, more than 10000" in done.error
+    grid = "|".join(map(str, range(1, 1001)))
+    some = [
+        f"--drafter=suffix:max-tree-depth={n},num-speculative-tokens={grid}" for n in range(2, 13)
+    ]
+    done = cli("lookup-stats", *NEEDED["lookup-stats"], *some)
+    assert "--drafter names" in done.error
     done = cli(*MODES["--context"], "--repeat", "10000")
     assert "--niah names 250000 prompts, more than 10000" in done.error
 
