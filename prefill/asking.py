@@ -37,10 +37,10 @@ def _phrases(text: str) -> str:
 _FLAGS = re.IGNORECASE
 
 _SWITCH = re.compile(r"(?:^|(?<=\s))/(?:no_?|no-)?think(?:ing)?\b", _FLAGS)
-# A mark that a lower-case word follows behind a quotation mark is somebody else's question.
+# A mark before a quotation mark is somebody else's question.
 _MARK = re.compile(
-    f"(?:[?](?![?!.]*[\"'\u201d\u2019\u00bb]+\\s+[a-z])[?!.]*{CLOSERS}(?=\\s|$))"
-    "|[\uff1f\u061f\u2047\u2048\u203d\u055e\u1367\u037e\ufe56]"
+    f"(?:[?](?![?!.]*[\"\u201d\u2019\u00bb'])[?!.]*{CLOSERS}(?=\\s|$))"
+    "|[\uff1f\u061f\u2047\u2048\u203d\u055e\u1367\u037e\ufe56](?![\u300d\u300f\u201d])"
 )
 _OPENS = re.compile("(?:^|[\\s(\"'])\u00bf")
 
@@ -81,8 +81,12 @@ _ANSWER_HEAD = re.compile(
     _FLAGS,
 )
 
+_ANSWERS = re.compile(
+    r"\s*[*_]*(?:a|answer|antwort|r(?:é|e)ponse|respuesta|答)[*_]*\s*[:\uff1a]", _FLAGS
+)
+
 _LEAD = (
-    r"(?:(?:[-*\u2022>#]+|\(?\w{1,3}[.)])\s+)?[*_\"'\u201c]*"
+    r"(?:(?:[-*\u2022>#]+|\(?\w{1,3}[.)])\s+)?[*_]*"
     r"(?:(?:please|pls|kindly|now|then|next|first|finally|lastly|also|and|so|but|ok(?:ay)?|well"
     r"|hi(?: there)?|hello|hey|thanks|thank you|bitte|dann|und|por favor"
     r"|s'il (?:te|vous) pla[iî]t"
@@ -160,6 +164,10 @@ _EAST_ASIAN_FORMAT = re.compile(
     "|(?:만|한국어로|영어로|형식으로).{0,20}(?:답|출력)"
 )
 
+_EAST_ASIAN_VERB = re.compile(
+    "总结|總結|概括|列出|列举|找出|翻译|翻譯|描述|说明|說明|分析|比较|比較|计算"
+)
+
 _FORMAT_THINGS = _words(
     r"""
     json xml yaml csv tsv markdown html latex tables? bullets? bulleted numbered schema format
@@ -219,6 +227,7 @@ _CODE = re.compile(
     r"\s*(?://|#include|\}|@\w+$)|.*[;{}]\s*$"
     r"|\s*(?:def|class|if|elif|else|for|while|try|except|with|return|const|let|var|fn|func|function"
     r"|public|private|static|void|int|import|from|package|using|namespace)\b.*(?:[:=({;]|\)\s*)$"
+    r"|\s*return\s+\S+$"
     r"|.*(?:[=!]=|&&|\|\||[-=]>|\w\(\w*\)\.|\+=| = )"
 )
 _HAS_WORD = re.compile(r"[^\W_]")
@@ -305,7 +314,7 @@ def _kind_of_sentence(sentence: str, n_around: int) -> Kind:
     """What a sentence without a question mark is; of a text of ``n_around`` characters."""
     is_short = n_around <= _SHORT
     if _EAST_ASIAN_FORMAT.search(sentence):
-        return Kind.TRAILS
+        return Kind.REQUESTS if _EAST_ASIAN_VERB.search(sentence) else Kind.TRAILS
     if _FORMAT.match(sentence):
         return Kind.TRAILS
     if _REQUEST.match(sentence):
@@ -326,6 +335,11 @@ def marks_question(text: str, *, named: bool = False) -> bool:
     if (head := _HEAD.match(text)) is not None and _HAS_WORD.search(text, head.end()):
         return True
     return not named and bool(_MARK.search(text)) and not text.startswith(">")
+
+
+def answers(text: str) -> bool:
+    """Whether a paragraph is the answer to a question before it: "A: ..."."""
+    return bool(_ANSWERS.match(text))
 
 
 def points_on(text: str) -> bool:

@@ -1,7 +1,8 @@
 """A text cut into paragraphs; one that is too long into its lines, and those into sentences.
 
-Every kind of line break counts, and so does a blank line of any blanks. A block of code between
-fences, or of JSON, is one piece if it is not too long: a blank line inside it parts nothing.
+Every kind of line break counts, and so does a blank line of any blanks, or one of dashes. A block
+of code between fences, or of JSON, is one piece if it is not too long: a blank line inside it
+parts nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 LONGEST = 1024  # characters of a piece that is not cut any further
-LONGEST_BLOCK = 4096  # of a block of code or JSON
+LONGEST_BLOCK = 4096  # of a block of code or JSON, which is a third of the text at most
 
 # What closes a sentence behind its mark: brackets, quotes, Markdown.
 CLOSERS = "(?:[\\x29\\]\"'*_]|\u201d|\u2019|\u00bb|\u300d|\u300f|\uff09)*"
@@ -23,7 +24,8 @@ SENTENCE_END = f"(?<![.!?])[.!?]+{CLOSERS}(?=\\s)|(?:\u3002|\uff01|\uff1f|\u2026
 # One break; that a carriage return and a line feed are one has to hold inside of a blank line, too.
 _BREAK = "(?:\\r\\n|\\n|\\r(?!\\n)|[\\x85\u2028\u2029])"
 _BLANK = "[ \\t\\x0b\\x0c\xa0\u3000]*"
-_PARAGRAPH_BREAK = re.compile(f"{_BREAK}(?:{_BLANK}{_BREAK})+\\s*|\u2029\\s*")
+_RULE = f"(?:[-=*_]{{3,}}{_BLANK})?"  # a line of dashes parts what it stands between
+_PARAGRAPH_BREAK = re.compile(f"{_BREAK}(?:{_BLANK}{_RULE}{_BREAK})+\\s*|\u2029\\s*")
 _LINE_BREAK = re.compile(f"{_BREAK}\\s*")
 # Arabic, Devanagari, Ethiopic and Armenian, beside those by which a selection is widened.
 _SENTENCE_BREAK = re.compile(f"(?:{SENTENCE_END}|[\u061f\u06d4\u0964\u1362\u0589]){CLOSERS}\\s*")
@@ -121,13 +123,13 @@ def _stripped(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def _blocks(text: str) -> list[tuple[int, int]]:
-    """Blocks of at most ``LONGEST_BLOCK`` characters, in order and apart."""
+    """Blocks that are not too long to be one piece, in order and apart."""
     fences = list(_fenced(text))
     found: list[tuple[int, int]] = []
-    at = 0
+    at, longest = 0, min(LONGEST_BLOCK, max(LONGEST, len(text) // 3))
     for start, stop in [*fences, (len(text), len(text))]:
-        found += _json_blocks(text, at, start)
-        if 0 < stop - start <= LONGEST_BLOCK:
+        found += _json_blocks(text, at, start, longest)
+        if 0 < stop - start <= longest:
             found.append((start, stop))
         at = stop
     return found
@@ -144,11 +146,11 @@ def _fenced(text: str) -> Iterator[tuple[int, int]]:
             opened = None
 
 
-def _json_blocks(text: str, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def _json_blocks(text: str, start: int, stop: int, longest: int) -> Iterator[tuple[int, int]]:
     """Parts that begin with a line of one bracket and end with the one that closes it."""
     while (opened := _JSON.search(text, start, stop)) is not None:
         first, depth = opened.start(1), 0
-        start = min(first + LONGEST_BLOCK, stop)
+        start = min(first + longest, stop)
         for match in _BRACKETS.finditer(text, first, start):
             depth += 1 if match[0] in "{[" else -1
             if depth == 0:

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .asking import Kind, kind_of, marks_question, points_on
+from .asking import Kind, answers, kind_of, marks_question, points_on
 from .paragraphs import LONGEST, LONGEST_BLOCK, Level, Piece, pieces_of
 
 # A turn up to this long is all question.
@@ -161,7 +161,7 @@ class _Search:
     def _first_question(self, last: int) -> int:
         """The first of the pieces that ask together with a last one."""
         pieces, level = self._pieces, self._pieces[last].level
-        first, says = last, 0
+        first, says, has_crossed = last, 0, False
         for number in range(last - 1, -1, -1):
             piece, kind = pieces[number], self._kind(number)
             if piece.level is not level or pieces[last].stop - piece.start > TURN_CHARACTERS:
@@ -170,15 +170,15 @@ class _Search:
             if kind in (Kind.ASKS, Kind.REQUESTS, Kind.HEADS):
                 if not says or (kind is Kind.ASKS and n <= _SHORT):
                     first = number
-                if says and first != number:
+                if says and (has_crossed or first != number):
                     break
-                says = 0
+                says, has_crossed = 0, has_crossed or says > 0
             elif kind is Kind.TRAILS:
                 first = number if number == first - 1 and n <= _LINE and not says else first
             else:
                 says += n
-                is_short = n <= _LINE and level is Level.PARAGRAPH
-                if not is_short or says > _APART_MOST:
+                is_note = n <= _LINE and level is Level.PARAGRAPH
+                if not is_note or says > _APART_MOST or answers(self._shown(number)):
                     break
         return first
 

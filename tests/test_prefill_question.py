@@ -70,6 +70,7 @@ ENDS = {
         "\u00bfCuál es el código?\n\nResponde sólo con el número. Gracias",
         "\u00bfCuál es el código?",
     ),
+    "Chinese summary": ("请用中文总结上文\u3002",) * 2,
     "German": (
         "Nenne den Code des Tresors.\n\nAntworte nur mit der Zahl.", "Nenne den Code des Tresors."),
     "Russian": (
@@ -153,6 +154,69 @@ def test_questions_that_are_the_documents() -> None:
     assert interview[slice(*found.question)] == "Summarise the following interview:"
     assert "And you?" not in dropped_of(interview)  # for it may be the question
     assert found.doubt
+
+
+FAQ = "\n\n".join(f"Q: How is crate {i} opened?\n\nA: With a key of size {i}." for i in range(60))
+NOVEL = "\n\n".join(
+    f'"Where is he?" she asked.\n\n"Gone {i} days," he said. "Who knows?"' for i in range(40)
+)
+TALK = "\n".join(f"[12:{i:02}] Tom: did you see it?\n[12:{i:02}] Ann: yes" for i in range(60))
+
+
+@pytest.mark.parametrize("document", [FAQ, NOVEL, NOVEL.replace("\n\n", "\n"), TALK])
+@pytest.mark.parametrize("asked", [Q, "Name the largest key."])
+def test_documents_that_are_full_of_questions(document: str, asked: str) -> None:
+    """A share of the document that has to stay, since it asks as well."""
+    breaks = "\n\n" if "\n\n" in document or document is TALK else "\n"
+    text = f"{document}{breaks}{asked}{breaks}{FORMAT}"
+    assert question_of(text) == asked
+    assert len(dropped_of(text)) > 0.9 * len(document)
+
+
+def test_prompts_of_frameworks() -> None:
+    """The words around documents and question that widely used programs put there."""
+    for before, after, question in (
+        (
+            (
+                "Use the following pieces of context to answer the question at the end. "
+                "If you don't know the answer, just say that you don't know.\n\n"
+            ),
+            f"\n\nQuestion: {Q}\nHelpful Answer:",
+            f"Question: {Q}\nHelpful Answer:",
+        ),
+        (
+            "Context information is below.\n-------\n",
+            (
+                "\n-------\nGiven the context information and not prior knowledge, answer the "
+                f"query.\nQuery: {Q}\nAnswer: "
+            ),
+            f"Query: {Q}",
+        ),
+        (
+            "<documents>\n",
+            f"\n</documents>\n\n<rules>\nBe brief.\n</rules>\n\n<question>\n{Q}\n</question>",
+            f"<question>\n{Q}\n</question>",
+        ),
+    ):
+        for document in (DOCUMENT, DOCUMENT.replace("\n\n", "\n")):
+            text = before + document + after
+            assert question in question_of(text)
+            assert len(question_of(text)) < 200
+            assert before.split("\n")[0] in text[: find_question(text).documents[0][0]]
+            assert len(dropped_of(text)) > 0.9 * len(document)
+
+
+def test_a_long_block_is_a_document() -> None:
+    """A block of code behind the question that has to stay whole, be it all of the prompt."""
+    lines = "\n\n".join(f"def f{i}(x):\n    return x\n    return f{i}(x + 1)" for i in range(80))
+    for fence in ("```python", "```"):
+        text = f"Fix the bug in this function:\n\n{fence}\n{lines}\n```"
+        assert question_of(text) == "Fix the bug in this function:"
+        assert len(dropped_of(text)) > 0.9 * len(lines)
+    schema = ",\n".join(f'  "field {i}": {{\n    "type": "string"\n  }}' for i in range(40))
+    text = f"{DOCUMENT}\n\n{DOCUMENT}\n\n{Q}\n\nAs JSON:\n\n{{\n{schema}\n}}\n\nThanks"
+    assert question_of(text) == Q
+    assert "field" not in dropped_of(text)
 
 
 def test_breaks() -> None:
