@@ -20,6 +20,7 @@ from .conversation_trees import PathLost, path_to_current, roots_of
 
 # Fields that name a line and the one before it.
 _LINKS = (("uuid", "parentUuid"), ("id", "parentId"))
+_OF_SESSIONS = ("uuid", "sessionId", "session_id")
 _SPEAKERS = ("user", "assistant", "system", "tool", "toolResult", "developer")
 _BY_TYPE = ("user", "assistant")
 
@@ -41,7 +42,9 @@ def is_agent_line(value: object) -> bool:
 
 def is_record(value: object) -> bool:
     """Whether a value may be a line of a session that holds no message, such as its title."""
-    return isinstance(value, Mapping) and isinstance(value.get("type"), str)
+    if not isinstance(value, Mapping):
+        return False
+    return isinstance(value.get("type"), str) or any(name in value for name in _OF_SESSIONS)
 
 
 def chats_of_agent(lines: Iterable[Line]) -> Iterator[tuple[str, Chat | str]]:

@@ -216,7 +216,7 @@ def _is_heading(value: Json) -> bool:
 
 def _is_record(value: Json) -> bool:
     """Whether a value may be a line of a session that goes on, and holds no message."""
-    return is_record(value) and value["type"] != "session" and not is_known(value)
+    return is_record(value) and value.get("type") != "session" and not is_known(value)
 
 
 def is_known(value: Json) -> bool:

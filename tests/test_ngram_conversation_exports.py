@@ -260,6 +260,7 @@ def test_branches_and_sidechains(tmp_path: Path) -> None:
         line("s1", None, "user", "aside", isSidechain=True),
         line("s2", "s1", "assistant", "aside too", isSidechain=True),
         line("3", "1", "assistant", "b", inside={"id": "m2"}),
+        {"sessionId": "s", "snapshot": {}},
         line("e", "3", "assistant", "API Error", isApiErrorMessage=True),
         line("4", "e", "user", "c", isMeta=True),
         line("5", "4", "assistant", "d"),
@@ -268,7 +269,8 @@ def test_branches_and_sidechains(tmp_path: Path) -> None:
     expected = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
     assert texts(chat) == expected
     assert dropped(chat) == {
-        "line of another branch": 1, "line of a sidechain": 2, "message that no model said": 1
+        "line of another branch": 1, "line of a sidechain": 2, "message that no model said": 1,
+        "line": 1,
     }  # fmt: skip
     # In another order of lines, and of fields.
     turned = [dict(reversed(one.items())) for one in [*main[:2], *main[4:], *main[2:4]]]
