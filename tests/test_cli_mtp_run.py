@@ -80,6 +80,19 @@ def run(cli: Cli, toys: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return call
 
 
+@pytest.mark.parametrize("drafter", ["mtp", "ngram", "mtp+ngram"])
+def test_a_stop_string(run: Run, drafter: str) -> None:
+    """A text that goes on behind the string where a head drafted it, or is another one."""
+    args = ("-m", "flat.gguf", "-p", "the cat", "-n", "30", "--temp", "0", "--json")
+    whole = run(*args, "--drafter", "none").record
+    head = ("--mtp-head", "perfect.gguf") if "mtp" in drafter else ()
+    string = whole["text"][10:13]
+    record = run(*args, *head, "--drafter", drafter, "--draft-fixed", "--stop", string).record
+    assert record["text"] == whole["text"][: whole["text"].index(string)]
+    assert (record["stop_reason"], record["stop_string"]) == ("stop", string)
+    assert drafter == "ngram" or record["n_drafted"] > 0
+
+
 @pytest.fixture
 def suite(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run three prompts of two kinds, in a template that the toys do not have."""
@@ -615,6 +628,7 @@ def test_figure() -> None:
         (["--suite", "none.jsonl"], ExitStatus.INPUT_UNREADABLE, "none.jsonl"),
         (["--suite", "bad.jsonl"], ExitStatus.INPUT_MALFORMED, "bad.jsonl, line 2"),
         (["--suite", "--compare"], ExitStatus.USAGE, "compares already"),
+        (["--suite", "--stop", "a"], ExitStatus.USAGE, "compares whole texts"),
         (["--suite", "-n", "0"], ExitStatus.USAGE, "nothing to measure"),
         (["--suite", "--drafter", "none"], ExitStatus.USAGE, "nothing to compare"),
         (["--suite", "--draft-max", "2,0"], ExitStatus.USAGE, "nothing to compare"),
