@@ -159,8 +159,6 @@ def why_unsafe(folder: str, code: str) -> str | None:
         source = os.stat(code)
         trusted = {0, os.geteuid(), source.st_uid}
         groups = {source.st_gid} if source.st_mode & stat.S_IWGRP else set()
-        if os.getegid() == os.geteuid():
-            groups.add(os.getegid())  # the user's own group, as many systems have it
         above_code = {path for path, _ in _with_parents(code)}
         for path, depth in _with_parents(folder):
             if path in above_code:
@@ -175,11 +173,24 @@ def why_unsafe(folder: str, code: str) -> str | None:
                 continue  # where all may write, none can replace what is another's
             if status.st_mode & stat.S_IWOTH:
                 return f"all users may write to {path}"
-            if is_own and status.st_mode & stat.S_IWGRP and status.st_gid not in groups:
+            is_of_group = is_own and status.st_mode & stat.S_IWGRP
+            if is_of_group and status.st_gid not in groups and not _is_own_group(status.st_gid):
                 return f"a group of users may write to {path}"
     except OSError as error:
         return f"it cannot be looked at ({error.strerror})"
     return None
+
+
+def _is_own_group(gid: int) -> bool:
+    """Whether a group is the user's alone, as many systems make one for each user."""
+    import grp
+    import pwd
+
+    try:
+        name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:  # no name, as in many containers
+        return gid == os.getegid() == os.geteuid()
+    return group.gr_name == name and set(group.gr_mem) <= {name}
 
 
 def _with_parents(folder: str) -> Iterator[tuple[str, int]]:

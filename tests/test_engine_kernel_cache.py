@@ -11,6 +11,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -245,6 +246,33 @@ def test_folders_and_files_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "a group of users may write" in (why_unsafe(str(folder), str(code)) or "")
     code.chmod(0o775)
     assert why_unsafe(str(folder), str(code)) is None
+
+
+def test_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels compiled at each start where new files are of the user's own group."""
+    import grp
+    import pwd
+
+    me = SimpleNamespace(pw_name="me")
+    monkeypatch.setattr(os, "geteuid", lambda: 1001)
+    monkeypatch.setattr(os, "getegid", lambda: 1001)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: me)
+    for name, members, is_own in (
+        ("me", [], True),
+        ("me", ["me"], True),
+        ("me", ["you"], False),
+        ("users", [], False),
+    ):
+        group = SimpleNamespace(gr_name=name, gr_mem=members)
+        monkeypatch.setattr(grp, "getgrgid", lambda gid, group=group: group)
+        assert kernel_cache._is_own_group(1002) is is_own
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert kernel_cache._is_own_group(1001)
+    assert not kernel_cache._is_own_group(1002)
 
 
 def test_files_that_are_not_read(tmp_path: Path) -> None:
