@@ -50,6 +50,12 @@ def test_what_is_left() -> None:
     assert beyond(within(short(), 13), 13) == Beyond(0, 0, 13)
 
 
+def test_a_prompt_that_just_fills_the_slot() -> None:
+    """An answer of no token, kept as a turn."""
+    left = list(within(short(), 12))
+    assert [one.turns.tolist() for one in left] == [[[4, 8], [10, 12]], [[18, 24]]]
+
+
 def test_the_text_of_a_stopped_answer_is_in_the_next_prompt() -> None:
     """Tokens cut out of the middle: the client sends the whole answer again."""
     (one,) = within(ReplayTexts.of([conversation(20, [(4, 12), (14, 20)], [0, 12])]), 8)
