@@ -304,9 +304,10 @@ def _warn_of_dropped(stats: ReadStats, out: Output) -> None:
     if len(kinds) > KINDS_SHOWN:
         out.warn(f"{len(kinds) - KINDS_SHOWN} more kinds of parts left out; --json names them")
     if stats.n_inexact:
+        parts = "part of an answer is" if stats.n_inexact == 1 else "parts of answers are"
         out.warn(
-            f"{number(stats.n_inexact)} parts of answers are not replayed: the figures of these "
-            "answers are not exact"
+            f"{number(stats.n_inexact)} {parts} missing in the replay: the figures of such answers "
+            "are not exact"
         )
 
 

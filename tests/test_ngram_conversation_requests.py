@@ -124,6 +124,8 @@ def test_the_figures_of_the_cases(real: Real) -> None:
     assert (texts.n_conversations, texts.n_turns, texts.n_generated) == (1, 2, 430)
     texts, _ = real.read(CASES / "api_log_ten.jsonl")
     assert (texts.n_conversations, texts.n_turns, texts.n_generated) == (1, 10, 2481)
+    texts, _ = real.read(CASES / "shorter.jsonl")  # two share a question, two are the same
+    assert (texts.n_conversations, texts.n_turns, texts.n_generated) == (4, 4, 1616)
 
 
 def test_a_response_alone_is_generated(real: Real) -> None:
