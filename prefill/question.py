@@ -280,13 +280,16 @@ class _Search:
         )
 
     def _kind(self, number: int) -> Kind:
+        """What a piece is; what stands behind the word "Question:" asks."""
+        kind = self._own_kind(number)
+        if kind is Kind.SAYS and number and self._own_kind(number - 1) is Kind.HEADS:
+            return Kind.ASKS
+        return kind
+
+    def _own_kind(self, number: int) -> Kind:
         if number not in self._kinds:
-            piece = self._pieces[number]
-            kind = kind_of(self._shown(number), is_block=piece.is_block)
-            # What stands behind the word "Question:" asks.
-            if kind is Kind.SAYS and number and self._kind(number - 1) is Kind.HEADS:
-                kind = Kind.ASKS
-            self._kinds[number] = kind
+            is_block = self._pieces[number].is_block
+            self._kinds[number] = kind_of(self._shown(number), is_block=is_block)
         return self._kinds[number]
 
     def _length(self, number: int) -> int:

@@ -219,6 +219,21 @@ def test_a_long_block_is_a_document() -> None:
     assert "field" not in dropped_of(text)
 
 
+def test_texts_of_many_pieces() -> None:
+    """A search that goes a level deeper for each piece, or over all of a text for each."""
+    lines = "\n".join(f"It was day {day}, and the lamps were out." for day in range(30_000))
+    for text in (f"{lines}\n{Q}\n{FORMAT}", f"{lines}\nThanks, {Q}", f"{Q}\n{lines}"):
+        assert Q in question_of(text)
+        assert len(dropped_of(text)) > 0.99 * len(lines)
+    for text in (
+        "Question:\n" * 20_000,
+        "is it so?\n\n" * 20_000,
+        "> a?\n" * 20_000,
+        "{\n" * 20_000,
+    ):
+        assert find_question(text).question[1] <= len(text)
+
+
 def test_breaks() -> None:
     """A text without blank lines of which nothing may be dropped."""
     lines = DOCUMENT.replace("\n\n", "\n")
