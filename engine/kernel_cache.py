@@ -279,7 +279,7 @@ def read_file(path: str) -> bytes | None:
                     return None
                 if status.st_mode & stat.S_IWOTH:
                     return None
-            return file.read(_MOST_BYTES)
+            return file.read(status.st_size)  # a larger number would be allocated at once
     except OSError:
         return None
 

@@ -17,6 +17,7 @@ from typing import IO, Any
 from .errors import InputMalformed, InputUnreadable
 
 _REMEDY = "name a file on disk"
+_BLOCK_BYTES = 1 << 18
 _NAMELESS = ("/dev/fd/", "/proc/self/fd/")
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -77,10 +78,10 @@ def read_small(
     """
     try:
         if stdin and str(path) == "-":
-            data = sys.stdin.buffer.read(n_most + 1)
+            data = _read_up_to(sys.stdin.buffer, n_most + 1)
         else:
             with open_plain(path, what, remedy=remedy, pipes=True) as file:
-                data = file.read(n_most + 1)
+                data = _read_up_to(file, n_most + 1)
     except OSError as error:
         raise InputUnreadable(f"{what} can't be read ({error.strerror})", remedy=remedy) from error
     if len(data) > n_most:
@@ -88,6 +89,14 @@ def read_small(
             f"{what} holds more than the {n_most} bytes that such a file may have", remedy=remedy
         )
     return data
+
+
+def _read_up_to(file: IO[bytes], n_most: int) -> bytes:
+    """At most so many bytes; a single read would allocate all of them for a small file, too."""
+    data = bytearray()
+    while block := file.read(min(_BLOCK_BYTES, n_most - len(data))):
+        data += block
+    return bytes(data)
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

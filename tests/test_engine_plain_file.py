@@ -6,6 +6,7 @@ import io
 import os
 import socket
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from draftsmith.engine.errors import (
 )
 from draftsmith.engine.gguf_file import read_metadata
 from draftsmith.engine.gguf_tensors import open_tensors
+from draftsmith.engine.kernel_cache import read_file
 from draftsmith.engine.plain_file import open_plain, read_small
 from draftsmith.mtp.suite import read_suite
 from draftsmith.ngram.curve_files import read_curve
@@ -158,3 +160,17 @@ def test_a_part_that_is_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(second)
     with pytest.raises(InputUnreadable, match="a named pipe"):
         open_tensors(first)
+
+
+def test_small_files_take_little_memory(tmp_path: Path) -> None:
+    """The bug: the bound allocated for each file, however small it is."""
+    path = tmp_path / "x"
+    path.write_bytes(b"x" * 10)
+    path.chmod(0o644)
+    tracemalloc.start()
+    try:
+        assert read_small(path, 1 << 28, "it") == b"x" * 10
+        assert read_file(str(path)) == b"x" * 10
+        assert tracemalloc.get_traced_memory()[1] < 1 << 22
+    finally:
+        tracemalloc.stop()
