@@ -20,6 +20,7 @@ _TRAILS_MOST = 2048  # characters of words on how to answer, code and JSON apart
 _APART_MOST = 512  # between two questions, of what asks nothing
 _FRONT_MOST = 512  # of a beginning that asks, where the end asks as well
 _SHORT, _LINE, _NAME = 300, 200, 60
+_LOOKS_MOST = 64  # paragraphs from the end, where none of them asks
 
 Span = tuple[int, int]
 
@@ -264,11 +265,12 @@ class _Search:
         return _spans((start, self._pieces[first - 1].stop))
 
     def _last_of(self, kind: Kind) -> int:
-        """The last piece of a kind; the first one if there is none."""
-        number = len(self._pieces) - 1
-        while number and self._kind(number) is not kind:
-            number -= 1
-        return number
+        """The last piece of a kind, near the end; the last one of all if there is none."""
+        n = len(self._pieces)
+        for number in range(n - 1, max(-1, n - 1 - _LOOKS_MOST), -1):
+            if self._kind(number) is kind:
+                return number
+        return n - 1
 
     def _is_query(self, number: int) -> bool:
         """Whether a piece is short and no sentence: "code of the vault"."""
