@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import OutputNotWritable, UsageError
+from .chat_options import ChatOptions
 from .niah_run import counter, read_haystack
 from .options import CTX_MOST, numbers
 from .output import Output, Table, number
@@ -31,7 +32,7 @@ class CalibrateRequest:
 
     Attributes
     ----------
-    raw : no chat template
+    template : what the options say about the chat template; None: none, raw prompts
     n_documents : to ask about, 2 or more
     context : most tokens of a prompt
     haystack : a file; None: the bundled one
@@ -41,7 +42,7 @@ class CalibrateRequest:
     """
 
     run: RunRequest
-    raw: bool
+    template: ChatOptions | None
     n_documents: int
     context: int
     haystack: str | None
@@ -54,7 +55,7 @@ class CalibrateRequest:
         cls,
         run: RunRequest,
         *,
-        raw: bool,
+        template: ChatOptions | None,
         repeat: int | None,
         context: str | None,
         haystack: str | None,
@@ -80,7 +81,7 @@ class CalibrateRequest:
             )
         return cls(
             run=run,
-            raw=raw,
+            template=template,
             n_documents=repeat or N_DOCUMENTS,
             context=contexts[0],
             haystack=haystack,
@@ -110,7 +111,7 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
         heads = candidates(min(n_layers, params.n_layers), params.n_head)
         rule = AttentionRule(heads, window=request.window, n_sink=N_SINK)
         path = _path(request, target)
-        template = None if request.raw else find_template(target)
+        template = find_template(target, request.template, out)
         asked = questions(
             read_haystack(
                 request.haystack, target.tokenizer, request.context, target.sampling.seed, out
@@ -328,7 +329,8 @@ def _chosen(request: CalibrateRequest, target: Target) -> dict[str, Any]:
     """Return the options of the record, as they were understood."""
     return {
         "model": request.run.model,
-        "raw": request.raw,
+        "raw": request.template is None,
+        **(request.template or ChatOptions()).record,
         "calibrate": True,
         "repeat": request.n_documents,
         "context": request.context,

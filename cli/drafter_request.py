@@ -10,7 +10,12 @@ from ..engine.errors import UsageError
 from .drafter_options import Carry
 
 if TYPE_CHECKING:
+    import typer
+
     from ..ngram.spec import DrafterSpec
+    from .chat_options import ChatOptions
+
+_DRAFTER_REMEDY = "name a drafter, as --drafter ngram-mod, or leave it out"
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,8 @@ class DrafterOptions:
     carry: Carry | None
     server_like: bool
     chat: bool
+    template: ChatOptions
+    context: typer.Context
     advise: bool
     cost: str | None
     show_examples: bool
@@ -36,6 +43,7 @@ class DrafterRequest:
     n_ctx : tokens a chunk of plain text, or of a slot that answers conversations; see
         ``replay_inputs.ReadRequest``
     chat : the files hold conversations, whatever their names
+    template : what the options say about the chat template
     curve : of --cost; None: nothing is predicted
     n_threads : None: as many as there are for reading, and rows one after another
     """
@@ -46,6 +54,7 @@ class DrafterRequest:
     upstream_exact: bool
     carry: Carry
     chat: bool
+    template: ChatOptions
     static: str | None
     dynamic: str | None
     n_ctx: int
@@ -89,6 +98,7 @@ class DrafterRequest:
         """
         if given.drafters is None:
             _check_alone(given)
+            given.template.unused(given.context, _DRAFTER_REMEDY)
             return None
         _check_single(statics, n_ctxs)
         check_draft_max(is_given=has_draft_max)
@@ -104,6 +114,7 @@ class DrafterRequest:
             upstream_exact=given.upstream_exact,
             carry=_carry(given),
             chat=given.chat,
+            template=given.template,
             static=statics[0] if statics else None,
             dynamic=dynamic,
             n_ctx=n_ctxs[0],
@@ -134,7 +145,7 @@ def _check_alone(given: DrafterOptions) -> None:
         if is_given:
             raise UsageError(
                 f"{flag} is for --drafter",
-                remedy=f"name a drafter, as --drafter ngram-mod, or leave {flag} out",
+                remedy=_DRAFTER_REMEDY,
             )
 
 

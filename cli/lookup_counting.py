@@ -105,7 +105,7 @@ def _count_chats(
     from ..ngram.conversation_counts import counted_parts
     from .replay_inputs import CHAT_KEYS, read_chats
 
-    texts, keys = read_chats(files, metadata, tokenizer, stages, out)
+    texts, keys = read_chats(files, request.template, metadata, tokenizer, stages, out)
     parts = counted_parts(texts, "answers" if request.answers else "all", request.ngram_min)
     n_parts = 0
 

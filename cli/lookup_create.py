@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..engine.errors import InputTooShort, UsageError
-from . import options
+from . import chat_options, options
+from .chat_options import ChatOptions
 from .output import Output, Table, number, size
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Request:
     strict: bool
     chat: bool
     answers: bool
+    template: ChatOptions
     n_threads: int | None
     max_memory: int | None
     dask: str | None
@@ -88,6 +90,9 @@ def command(
         bool,
         typer.Option("--answers", help="Of conversations, count what the assistant said, alone."),
     ] = False,
+    chat_template_file: chat_options.TemplateFile = None,
+    chat_template_kwargs: chat_options.TemplateKwargs = None,
+    reasoning: chat_options.Reasoning = None,
     as_text: options.AsText = False,
     strict: options.Strict = False,
     threads: options.ThreadsOfCorpus = None,
@@ -138,6 +143,9 @@ def command(
         flag = "--answers" if answers else "--chat"
         _refuse_beside(flag, ("--field", field), ("--text", as_text), ("--escape", escape),
                        ("--dask", dask))  # fmt: skip
+    template = ChatOptions(chat_template_file, chat_template_kwargs, reasoning)
+    if not (chat or answers):
+        template = template.unused(context, "give --chat too, or leave it out")
     request = Request(
         model=model,
         files=file + (more or []),
@@ -149,6 +157,7 @@ def command(
         strict=strict,
         chat=chat or answers,
         answers=answers,
+        template=template,
         n_threads=threads,
         max_memory=None if max_memory is None else parse_size("--max-memory", max_memory, least=0),
         dask=dask,
@@ -223,6 +232,7 @@ def create(request: Request, out: Output) -> None:
         "strict": request.strict,
         "chat": request.chat,
         "answers": request.answers,
+        **request.template.record,
         "threads": done.n_threads,
         "max_memory": done.max_memory,
         "dask": request.dask,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..engine.errors import DraftsmithError, UsageError
-from . import drafter_options, options, run_options
+from . import chat_options, drafter_options, options, run_options
+from .chat_options import ChatOptions
 from .output import Output
 from .prompt import PromptRequest
 from .run_drafting import NgramDrafting, tally_keys
@@ -51,8 +52,12 @@ def command(
     model: run_options.Model,
     prompt: run_options.Prompt = None,
     file: run_options.PromptFile = None,
+    chat_file: chat_options.ChatFile = None,
     chat: run_options.Chat = False,
     system: run_options.System = None,
+    chat_template_file: chat_options.TemplateFile = None,
+    chat_template_kwargs: chat_options.TemplateKwargs = None,
+    reasoning: chat_options.Reasoning = None,
     escape: options.Escape = False,
     static: Annotated[
         str | None,
@@ -115,7 +120,16 @@ def command(
             "--compare with --draft-max 0 compares nothing",
             remedy="give a --draft-max of 1 or more",
         )
-    asked = PromptRequest.from_options(prompt, file, chat=chat, system=system, escape=escape)
+    asked = PromptRequest.from_options(
+        prompt,
+        file,
+        chat_file,
+        chat=chat,
+        system=system,
+        escape=escape,
+        template=ChatOptions(chat_template_file, chat_template_kwargs, reasoning),
+        context=context,
+    )
     run = RunRequest(
         model=model,
         n_ctx=n_ctx,
@@ -174,7 +188,9 @@ def run_lookup(request: Request, out: Output) -> None:
         with stages.stage("caches"):
             # A comparison measures, and leaves what it measures with as it is.
             drafter = request.drafting.open(planned, out, learns=not request.n_turns)
-        named = (request.prompt.file, request.drafting.static, request.drafting.dynamic)
+        asked = request.prompt
+        files = (asked.file, asked.chat_file, asked.template.file)
+        named = (*files, request.drafting.static, request.drafting.dynamic)
         inputs = describe_files([name for name in named if name and Path(name).is_file()])
         n_extra = step_sizes(request.drafting.draft_max)[-1] if request.n_turns else 0
         with opened(planned, stages, out, n_extra) as session:
@@ -285,8 +301,10 @@ def _chosen(request: Request, plan: Plan) -> dict[str, Any]:
     return {
         "model": run.model,
         "file": request.prompt.file,
+        "chat_file": request.prompt.chat_file,
         "chat": request.prompt.chat,
         "system": request.prompt.system,
+        **request.prompt.template.record,
         "escape": request.prompt.escape,
         **request.drafting.options,
         "n_predict": run.n_predict,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import drafter_options, options
+from . import chat_options, drafter_options, options
+from .chat_options import ChatOptions
 from .drafter_request import DrafterOptions, DrafterRequest
 from .output import Output
 
@@ -110,6 +111,9 @@ def command(
     carry: drafter_options.CarryOption = None,
     server_like: drafter_options.ServerLike = False,
     chat: drafter_options.Chat = False,
+    chat_template_file: chat_options.TemplateFile = None,
+    chat_template_kwargs: chat_options.TemplateKwargs = None,
+    reasoning: chat_options.Reasoning = None,
     advise: drafter_options.Advise = False,
     cost: drafter_options.Cost = None,
     show_examples: drafter_options.ShowExamples = False,
@@ -145,6 +149,8 @@ def command(
             carry=carry,
             server_like=server_like,
             chat=chat,
+            template=ChatOptions(chat_template_file, chat_template_kwargs, reasoning),
+            context=context,
             advise=advise,
             cost=cost,
             show_examples=show_examples,

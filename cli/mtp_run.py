@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..engine.errors import UsageError
-from . import options, run_options
+from . import chat_options, options, run_options
+from .chat_options import ChatOptions
 from .mtp_drafting import DrafterKind, DraftRequest, Verify
 from .output import Output
 from .prompt import PromptRequest
@@ -35,6 +36,7 @@ class Request:
     Attributes
     ----------
     prompt : None: a suite
+    template : what the options say about the chat template
     suite : file of the suite; None: the bundled one, or no suite
     draft_maxes : several with a suite only
     n_turns : of --compare and of a suite; 0: neither
@@ -45,6 +47,7 @@ class Request:
     run: RunRequest
     draft: DraftRequest
     prompt: PromptRequest | None
+    template: ChatOptions
     suite: str | None
     draft_maxes: list[int]
     n_turns: int
@@ -54,6 +57,7 @@ class Request:
 
 
 def command(
+    context: typer.Context,
     model: run_options.Model,
     suite_file: Annotated[
         str | None, typer.Argument(metavar="FILE.jsonl", help="Prompts for --suite.")
@@ -73,6 +77,7 @@ def command(
     ] = DrafterKind.BOTH,
     prompt: run_options.Prompt = None,
     file: run_options.PromptFile = None,
+    chat_file: chat_options.ChatFile = None,
     suite: Annotated[
         bool,
         typer.Option(
@@ -83,6 +88,9 @@ def command(
     ] = False,
     chat: run_options.Chat = False,
     system: run_options.System = None,
+    chat_template_file: chat_options.TemplateFile = None,
+    chat_template_kwargs: chat_options.TemplateKwargs = None,
+    reasoning: chat_options.Reasoning = None,
     escape: options.Escape = False,
     static: run_options.StaticCache = None,
     dynamic: run_options.DynamicCacheRead = None,
@@ -207,12 +215,22 @@ def command(
         verify=verify,
     )
     asked = None
+    template = ChatOptions(chat_template_file, chat_template_kwargs, reasoning)
     if not suite:
-        asked = PromptRequest.from_options(prompt, file, chat=chat, system=system, escape=escape)
-    elif prompt is not None or file is not None or chat or system is not None or escape:
+        asked = PromptRequest.from_options(
+            prompt,
+            file,
+            chat_file,
+            chat=chat,
+            system=system,
+            escape=escape,
+            template=template,
+            context=context,
+        )
+    elif [one for one in (prompt, file, chat_file, system) if one is not None] or chat or escape:
         raise UsageError(
             "--suite brings its own prompts, and always uses the chat template",
-            remedy="leave out -p, -f, --chat, -sys and -e",
+            remedy="leave out -p, -f, --chat-file, --chat, -sys and -e",
         )
     if temperature is None:
         temperature = 0.0 if suite else run_options.TEMPERATURE
@@ -241,6 +259,7 @@ def command(
         run=run,
         draft=draft,
         prompt=asked,
+        template=template if asked is None else asked.template,
         suite=suite_file,
         draft_maxes=list(dict.fromkeys(lengths)),
         n_turns=turns,
@@ -361,7 +380,7 @@ def run_suite(request: Request, out: Output) -> None:
         target = read_target(request.run, stages, out)
         material = _material(request, target, stages, out)
         inputs = _inputs(request, material)
-        tasks = tasks_of(prompts, target, request.run.n_predict, stages)
+        tasks = tasks_of(prompts, target, request.template, request.run.n_predict, stages, out)
         n_extra = 1 + _longest_draft(request) if request.bounds else 0
         with opened(longest(tasks), stages, out, n_extra) as session:
             drafters = _drafters(request, session, material, stages, out)
@@ -483,9 +502,17 @@ def _stage_keys(stages: Stages) -> dict[str, float]:
 def _inputs(request: Request, material: Material) -> list[dict[str, Any]]:
     from .inputs import describe_files
 
-    file = None if request.prompt is None else request.prompt.file
+    prompt = request.prompt
+    files = () if prompt is None else (prompt.file, prompt.chat_file)
     head = None if material.head is None else str(material.head)
-    named = (file, request.suite, head, request.draft.static, request.draft.dynamic)
+    named = (
+        *files,
+        request.template.file,
+        request.suite,
+        head,
+        request.draft.static,
+        request.draft.dynamic,
+    )
     return describe_files([name for name in named if name and Path(name).is_file()])
 
 
@@ -499,8 +526,10 @@ def _chosen(request: Request, target: Target) -> dict[str, Any]:
         "drafter": str(draft.kind),
         "suite": None if prompt is not None else request.suite or "bundled",
         "file": prompt and prompt.file,
+        "chat_file": prompt and prompt.chat_file,
         "chat": prompt is None or prompt.chat,
         "system": prompt and prompt.system,
+        **request.template.record,
         "escape": prompt is not None and prompt.escape,
         "static": draft.static,
         "dynamic": draft.dynamic,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..engine.tokenizer import Tokenizer
     from ..prefill.niah import Haystack, Probe
     from ..prefill.pipeline import Settings
+    from .chat_options import ChatOptions
     from .output import Output
     from .prefill_asking import AnswerRequest, Asked
     from .prefill_models import Models
@@ -138,13 +139,19 @@ class Found:
 
 
 def make_tasks(
-    request: NiahRequest, target: Target, n_predict: int, draft_max: int, raw: bool, out: Output
+    request: NiahRequest,
+    target: Target,
+    n_predict: int,
+    draft_max: int,
+    options: ChatOptions | None,
+    out: Output,
 ) -> list[Task]:
     """Make the prompts, of one kind after the other.
 
     Parameters
     ----------
     n_predict : most tokens of an answer; -1: as the kind needs
+    options : of the chat template; None: raw prompts
 
     Raises
     ------
@@ -157,7 +164,7 @@ def make_tasks(
     from .prefill_prompt import Ask, find_template
 
     tokenizer = target.tokenizer
-    template = None if raw else find_template(target)
+    template = find_template(target, options, out)
     seed = target.sampling.seed
     haystack = read_haystack(request.haystack, tokenizer, max(request.contexts), seed, out)
     probes = Probes(haystack, counter(tokenizer, template), seed)

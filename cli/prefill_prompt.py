@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..engine.errors import ChatTemplateUnusable, InputMalformed, UsageError
+from ..engine.errors import ChatTemplateUnusable, UsageError
+from .chat_options import ChatOptions
 from .prompt import PromptRequest, plain_text, read_prompt
 
 if TYPE_CHECKING:
     import numpy as np
 
     from ..engine.chat import ChatTemplate
+    from ..engine.chat_prompt import PromptTemplate
     from ..engine.tokenizer import Tokenizer
     from ..prefill.prompt_parts import PromptParts
     from .output import Output
     from .session import Target
 
 MOST_BYTES = 1 << 24
-_CHAT_BYTES_MOST = 2 * MOST_BYTES  # JSON escapes
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class AskRequest:
     raw : no chat template
     escape : process llama.cpp's escapes in document, question and system
     named : words of the conversation that are the question; None: they are to be found
+    template : what the options say about the chat template
     """
 
     file: str | None
@@ -44,6 +45,12 @@ class AskRequest:
     raw: bool
     escape: bool
     named: str | None = None
+    template: ChatOptions = field(default_factory=ChatOptions)
+
+    @property
+    def template_options(self) -> ChatOptions | None:
+        """Of the chat template; None: there is none."""
+        return None if self.raw else self.template
 
     def check(self) -> None:
         """Refuse what does not go together.
@@ -87,8 +94,7 @@ class Ask:
     Attributes
     ----------
     messages : a conversation; empty: a document and a question
-    values : further variables of the template
-    template : None: raw
+    template : with the variables that a conversation sets; None: raw
     answer_begin : what the answer is to begin with
     named : words of the conversation that are the question; None: they are to be found
     """
@@ -99,7 +105,6 @@ class Ask:
     question: str = ""
     system: str | None = None
     messages: tuple[Mapping[str, Any], ...] = ()
-    values: Mapping[str, Any] | None = None
     answer_begin: str = ""
     named: str | None = None
 
@@ -114,11 +119,7 @@ class Ask:
         if self.messages:
             assert self.template is not None
             return PromptParts.of_messages(
-                self.messages,
-                self.tokenizer,
-                self.template,
-                question=self.named,
-                **(self.values or {}),
+                self.messages, self.tokenizer, self.template, question=self.named
             )
         return PromptParts.of_document(
             self.document, self.question, self.tokenizer, self.template, system=self.system
@@ -136,8 +137,7 @@ class Ask:
             messages = [{"role": "user", "content": content}]
             if self.system is not None:
                 messages.insert(0, {"role": "system", "content": self.system})
-        text = self.template.render(messages, **(self.values or {}))
-        return self.template.encode(text, self.tokenizer)
+        return self.template.encode(self.template.render(messages), self.tokenizer)
 
 
 def read_ask(request: AskRequest, target: Target, out: Output) -> Ask:
@@ -149,10 +149,18 @@ def read_ask(request: AskRequest, target: Target, out: Output) -> Ask:
     ChatTemplateUnusable : the model has no template
     """
     tokenizer = target.tokenizer
-    template = None if request.raw else find_template(target)
+    template = find_template(target, request.template_options, out)
     if request.chat_file is not None:
-        messages, values = _read_chat(request.chat_file)
-        return Ask(tokenizer, template, messages=messages, values=values, named=request.named)
+        from .chat_input import read_chat
+
+        assert template is not None
+        asked_chat = read_chat(request.chat_file, template, out)
+        return Ask(
+            tokenizer,
+            asked_chat.template,
+            messages=tuple(asked_chat.messages),
+            named=request.named,
+        )
     asked = PromptRequest(None, request.file, False, None, request.escape)
     return Ask(
         tokenizer,
@@ -163,55 +171,22 @@ def read_ask(request: AskRequest, target: Target, out: Output) -> Ask:
     )
 
 
-def find_template(target: Target) -> ChatTemplate:
-    """The model's chat template.
+def find_template(
+    target: Target, options: ChatOptions | None, out: Output
+) -> PromptTemplate | None:
+    """The model's chat template, or the one that the options name; None without options.
 
     Raises
     ------
     ChatTemplateUnusable : it has none
     """
-    from ..engine.chat import ChatTemplate
-
+    if options is None:
+        return None
     try:
-        return ChatTemplate.of(target.metadata, target.tokenizer.vocabulary)
+        return options.prompt_template(target.metadata, target.tokenizer.vocabulary, out)
     except ChatTemplateUnusable as error:
         raise ChatTemplateUnusable(
-            error.message, remedy="give --raw, for a prompt without a template"
+            error.message,
+            remedy="name a template with --chat-template-file, or give --raw, for a prompt "
+            "without one",
         ) from error
-
-
-def _read_chat(path: str) -> tuple[tuple[Mapping[str, Any], ...], dict[str, Any]]:
-    """Messages and further variables of a JSON file: a list, or {"messages": [...], ...}.
-
-    Raises
-    ------
-    InputUnreadable : the file
-    InputMalformed : it holds no conversation
-    """
-    from ..engine.plain_file import read_small
-
-    data = read_small(path, _CHAT_BYTES_MOST, path, stdin=True)
-
-    def refuse(what: str) -> InputMalformed:
-        return InputMalformed(
-            f"{path} holds no conversation ({what})",
-            remedy='give a JSON list of {"role": ..., "content": ...}, or an object with '
-            '"messages" and what else the template takes',
-        )
-
-    try:
-        found = json.loads(data.decode())
-    except (ValueError, RecursionError) as error:
-        raise refuse(f"no JSON: {error}") from error
-    values = dict(found) if isinstance(found, dict) else {"messages": found}
-    messages = values.pop("messages", None)
-    if not isinstance(messages, list) or not messages:
-        raise refuse("no list of messages")
-    for i, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise refuse(f"message {i + 1} has no role")
-    taken = {"add_generation_prompt", "bos_token", "eos_token", "tokenizer", "template", "question"}
-    taken |= {"self", "cls"}  # names of Python's, on the way to the template
-    if wrong := sorted(taken & set(values)):
-        raise refuse(f"{wrong[0]!r} cannot be set")
-    return tuple(messages), values

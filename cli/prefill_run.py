@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from ..engine.errors import UsageError
-from . import calibrate_run, niah_run, options, run_options
+from . import calibrate_run, chat_options, niah_run, options, run_options
+from .chat_options import ChatOptions
 from .mtp_drafting import DrafterKind, DraftRequest, Verify
 from .output import Output
 from .prefill_models import ScoreRequest, ScorerKind
@@ -57,6 +58,9 @@ def command(
         ),
     ] = None,
     system: run_options.System = None,
+    chat_template_file: chat_options.TemplateFile = None,
+    chat_template_kwargs: chat_options.TemplateKwargs = None,
+    reasoning: chat_options.Reasoning = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="No chat template: document, blank line, question.")
     ] = False,
@@ -362,9 +366,13 @@ def command(
             full=not no_full,
             plot=plot,
         )
+    template = ChatOptions(chat_template_file, chat_template_kwargs, reasoning)
+    if raw:
+        template = template.unused(context, "leave it out, or --raw")
+    ask = AskRequest(file, question, chat_file, system, raw, escape, named, template)
     request = Request(
         run=run,
-        ask=AskRequest(file, question, chat_file, system, raw, escape, named),
+        ask=ask,
         niah=asked,
         score=ScoreRequest(scorer, drafter, calibration, heads, window, one_pass).settled(),
         draft=draft,
@@ -385,7 +393,7 @@ def command(
             calibrate_run.run_calibrate,
             calibrate_run.CalibrateRequest.from_options(
                 run,
-                raw=raw,
+                template=ask.template_options,
                 repeat=repeat,
                 context=contexts,
                 haystack=haystack,

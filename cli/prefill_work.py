@@ -151,8 +151,9 @@ def run_niah(request: Request, out: Output) -> None:
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         target, plan = prepare_models(request, stages, out)
-        n_predict, raw = request.run.n_predict, request.ask.raw
-        tasks = make_tasks(niah, target, n_predict, request.draft_max, raw, out)
+        n_predict = request.run.n_predict
+        options = request.ask.template_options
+        tasks = make_tasks(niah, target, n_predict, request.draft_max, options, out)
         longest = max(tasks, key=lambda task: (task.n_tokens, task.n_prompt))
         n_prompt = max(task.n_prompt for task in tasks)
         prepared = prepare(request, plan, longest.answer, n_prompt, out)
@@ -420,7 +421,12 @@ def _inputs(request: Request, prepared: Prepared) -> list[dict[str, Any]]:
 
     head = prepared.material.head
     named = (
-        *(request.ask.file, request.ask.chat_file, request.score.calibration),
+        *(
+            request.ask.file,
+            request.ask.chat_file,
+            request.ask.template.file,
+            request.score.calibration,
+        ),
         None if request.niah is None else request.niah.haystack,
         *(None if head is None else str(head), request.draft.static, request.draft.dynamic),
     )
@@ -437,6 +443,7 @@ def _chosen(request: Request, prepared: Prepared) -> dict[str, Any]:
         "question": ask.question,
         "chat_file": ask.chat_file,
         "named_question": ask.named,
+        **ask.template.record,
         "system": ask.system,
         "raw": ask.raw,
         "escape": ask.escape,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..engine.errors import InputEmpty, UsageError
+from .chat_options import ChatOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import typer
+
     from .output import Output
 
-REMEDY = "give -p PROMPT or -f FILE"
+REMEDY = "give -p PROMPT, -f FILE or --chat-file FILE.json"
 
 
 @dataclass(frozen=True)
@@ -21,10 +24,11 @@ class PromptRequest:
 
     Attributes
     ----------
-    text, file : exactly one of them is not None; the file may be "-".
+    text, file, chat_file : exactly one of them is not None; the files may be "-".
     chat : put it into the model's chat template.
     system : what the system says in the chat; None: nothing.
     escape : process llama.cpp's escapes in text, file and system.
+    template : what the options say about the template.
     """
 
     text: str | None
@@ -32,25 +36,46 @@ class PromptRequest:
     chat: bool
     system: str | None
     escape: bool
+    chat_file: str | None = None
+    template: ChatOptions = field(default_factory=ChatOptions)
 
     @classmethod
     def from_options(
-        cls, prompt: str | None, file: str | None, *, chat: bool, system: str | None, escape: bool
+        cls,
+        prompt: str | None,
+        file: str | None,
+        chat_file: str | None,
+        *,
+        chat: bool,
+        system: str | None,
+        escape: bool,
+        template: ChatOptions,
+        context: typer.Context,
     ) -> PromptRequest:
         """Build the request that the options make.
 
         Raises
         ------
-        UsageError : no prompt, or two
+        UsageError : no prompt, or two; or options of a chat without one
         InputEmpty : a prompt without a character
         """
-        if prompt is None and file is None:
+        given = {"-p": prompt, "-f": file, "--chat-file": chat_file}
+        named = [name for name, value in given.items() if value is not None]
+        if not named:
             raise UsageError("no prompt", remedy=REMEDY)
-        if prompt is not None and file is not None:
-            raise UsageError("-p and -f both give a prompt", remedy="give one of them")
+        if len(named) > 1:
+            raise UsageError(f"{' and '.join(named)} both give a prompt", remedy="give one of them")
         if prompt == "":
             raise InputEmpty("the prompt is empty", remedy="give -p some text")
-        return cls(prompt, file, chat or system is not None, system, escape)
+        if chat_file is not None and (system is not None or escape):
+            raise UsageError(
+                "--chat-file brings what the system says, and texts as they are",
+                remedy="leave out -sys and -e",
+            )
+        chat = chat or system is not None or chat_file is not None
+        if not chat:
+            template = template.unused(context, "give --chat too, or leave it out")
+        return cls(prompt, file, chat, system, escape, chat_file, template)
 
 
 def read_prompt(request: PromptRequest, most_bytes: int, room: str, out: Output) -> str:

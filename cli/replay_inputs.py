@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..ngram.conversation_search import Found
     from ..ngram.conversations import ReplayTexts
     from ..ngram.corpus import Corpus
+    from .chat_options import ChatOptions
     from .inputs import Stages
 
 
@@ -52,6 +53,7 @@ class ReadRequest:
     n_ctx : tokens a chunk of plain text, 0: as many as the model was trained on; of a slot that
         answers conversations, 0: as many as they need
     chat : the files hold conversations, whatever their names
+    template : what the options say about the chat template
     is_text : the files hold plain text, whatever their names
     strict : what is wrong with a file in a folder ends the run
     """
@@ -59,6 +61,7 @@ class ReadRequest:
     files: list[str]
     n_ctx: int
     chat: bool
+    template: ChatOptions
     field: str | None
     escape: bool
     is_text: bool
@@ -104,6 +107,8 @@ def read_texts(
     """
     if is_chat(request, out):
         return _read_chats(request, metadata, tokenizer, stages, out)
+    if any(request.template.record.values()):
+        out.note("the files hold plain text: no chat template, and no option of it, is used")
     return _read_plain(request, metadata, tokenizer, stages, out)
 
 
@@ -175,7 +180,7 @@ def _read_chats(
     from .inputs import describe_corpus
 
     files = open_chats(request.files, strict=request.strict)
-    texts, keys = read_chats(files, metadata, tokenizer, stages, out)
+    texts, keys = read_chats(files, request.template, metadata, tokenizer, stages, out)
     texts, left = _within_context(texts, request.n_ctx, metadata, out)
     keys |= left
     bad = [{"place": bad.place, "reason": bad.reason} for bad in files.stats.bad]
@@ -186,12 +191,17 @@ def _read_chats(
 
 def read_chats(
     files: ChatFiles,
+    options: ChatOptions,
     metadata: GgufMetadata,
     tokenizer: Tokenizer,
     stages: Stages,
     out: Output,
 ) -> tuple[ReplayTexts, dict[str, Any]]:
-    """Read conversations through the model's chat template, and warn of what was left out.
+    """Read conversations through a chat template, and warn of what was left out.
+
+    Parameters
+    ----------
+    options : say which template, and what it is told
 
     Returns them, and the record's keys.
 
@@ -199,14 +209,13 @@ def read_chats(
     ------
     InputEmpty, InputMalformed : nothing in them can be used
     InputUnreadable, InputHasNoText : files
-    ChatTemplateUnusable : the model's template
+    ChatTemplateUnusable, UsageError : the template, or its options
     """
-    from ..engine.chat import ChatTemplate
     from ..engine.stop_tokens import eog_ids
     from ..ngram.conversation_reader import read_conversations
     from .inputs import show_read
 
-    template = ChatTemplate.of(metadata, tokenizer.vocabulary)
+    template = options.prompt_template(metadata, tokenizer.vocabulary, out)
     ends = eog_ids(metadata, tokenizer.vocabulary)
     with out.progress("reading", unit="bytes") as bar, stages.stage("tokenize"):
         texts, turns = read_conversations(
@@ -214,6 +223,7 @@ def read_chats(
             tokenizer,
             template,
             ends,
+            values=template.values,
             on_read=lambda: show_read(bar, files),
         )
     stats = files.stats

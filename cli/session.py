@@ -219,9 +219,14 @@ def warn_of_ends(ids: np.ndarray, target: Target, out: Output) -> None:
 
 def _prompt_ids(request: PromptRequest, target: Target, stages: Stages, out: Output) -> np.ndarray:
     """Return the ids of the prompt, int32 [n], in the chat template if that is wanted."""
-    from ..engine.chat import ChatTemplate
+    from .chat_input import read_chat
 
-    tokenizer = target.tokenizer
+    tokenizer, options = target.tokenizer, request.template
+    if request.chat_file is not None:
+        with stages.stage("tokenize"):
+            template = options.prompt_template(target.metadata, tokenizer.vocabulary, out)
+            asked = read_chat(request.chat_file, template, out)
+            return asked.template.encode(asked.text, tokenizer)
     most_bytes = target.n_ctx * max(map(len, tokenizer.vocabulary.tokens))
     text = read_prompt(request, most_bytes, f"the context of {target.n_ctx} tokens", out)
     with stages.stage("tokenize"):
@@ -231,7 +236,7 @@ def _prompt_ids(request: PromptRequest, target: Target, stages: Stages, out: Out
         if request.system is not None:
             system = plain_text(request.system, request.escape)
             messages.insert(0, {"role": "system", "content": system})
-        template = ChatTemplate.of(target.metadata, tokenizer.vocabulary)
+        template = options.prompt_template(target.metadata, tokenizer.vocabulary, out)
         return template.encode(template.render(messages), tokenizer)
 
 

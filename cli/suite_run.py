@@ -18,6 +18,7 @@ from .suite_figures import Bounds, Cell, rounds_by_length
 if TYPE_CHECKING:
     from ..engine.generate import Generation
     from ..mtp.suite import SuitePrompt
+    from .chat_options import ChatOptions
     from .inputs import Stages
     from .mtp_drafting import Drafters
     from .output import Bar, Output
@@ -62,7 +63,12 @@ class Measured:
 
 
 def tasks_of(
-    prompts: Sequence[SuitePrompt], target: Target, n_predict: int, stages: Stages
+    prompts: Sequence[SuitePrompt],
+    target: Target,
+    options: ChatOptions,
+    n_predict: int,
+    stages: Stages,
+    out: Output,
 ) -> list[Task]:
     """Put the prompts into the model's chat template.
 
@@ -75,13 +81,15 @@ def tasks_of(
     UsageError : a prompt and its text do not fit into the context
     ChatTemplateUnusable : the model has no template, or it does not like the messages
     """
-    from ..engine.chat import ChatTemplate
+    from .chat_input import warn_of_lost
 
-    template = ChatTemplate.of(target.metadata, target.tokenizer.vocabulary)
     tasks = []
     with stages.stage("tokenize"):
+        template = options.prompt_template(target.metadata, target.tokenizer.vocabulary, out)
         for prompt in prompts:
-            ids = template.encode(template.render(prompt.messages), target.tokenizer)
+            text = template.with_values(prompt.values).render(prompt.messages)
+            warn_of_lost(prompt.messages, text, template, f"prompt {prompt.name}", out)
+            ids = template.encode(text, target.tokenizer)
             n_most = prompt.max_tokens if n_predict < 0 else min(n_predict, prompt.max_tokens)
             if ids.size + n_most - 1 > target.n_ctx:
                 raise UsageError(

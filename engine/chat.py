@@ -26,9 +26,10 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from .detokenise import token_piece
-from .errors import ChatTemplateUnusable
+from .errors import ChatTemplateUnusable, InputEmpty, InputMalformed
 from .gguf_file import GgufMetadata
 from .host import process_usage
+from .plain_file import read_small
 from .vocabulary import Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ WORKER = Path(__file__).with_name("chat_worker.py")
 GLANCE_S = 0.05
 _KEY = "tokenizer.chat_template"
 _RAW_REMEDY = "give a raw prompt, without --chat"
+_FILE_REMEDY = "name a file that holds a template in Jinja, in UTF-8"
 
 
 @dataclass(frozen=True)
@@ -72,22 +74,26 @@ class ChatTemplate:
         vocabulary: Vocabulary | None = None,
         *,
         name: str | None = None,
+        file: str | None = None,
     ) -> ChatTemplate:
-        """The template of a GGUF file.
+        """The template of a GGUF file, or one for it.
 
         Parameters
         ----------
         vocabulary : that of ``metadata``, if it has been read already.
         name : one of several, such as "tool_use"; by default the one without a name, or else
             "tool_use", as in llama.cpp.
+        file : holds a template, which is taken in place of the model's.
 
         Raises
         ------
-        ChatTemplateUnusable : the file has none (of that name), or one of more than
+        ChatTemplateUnusable : the GGUF file has none (of that name), or one of more than
             ``MAX_TEMPLATE_BYTES``.
+        InputUnreadable, InputMalformed, InputEmpty : ``file``.
         ModelHasNoTokenizer, ModelUnsupported, ModelDamaged : see ``read_vocabulary``.
         """
-        source = _find_source(metadata, name)
+        path = metadata.path if file is None else Path(file)
+        source = _find_source(metadata, name) if file is None else _read_source(file)
         if len(source) > MAX_TEMPLATE_BYTES or len(source.encode()) > MAX_TEMPLATE_BYTES:
             raise ChatTemplateUnusable(
                 f"{metadata.path}: the chat template has more than {MAX_TEMPLATE_BYTES} bytes",
@@ -98,7 +104,7 @@ class ChatTemplate:
             "" if token is None else token_piece(vocabulary, token).decode("utf-8", "replace")
             for token in (vocabulary.bos_id, vocabulary.eos_id)
         )
-        return cls(metadata.path, source, bos_token, eos_token)
+        return cls(path, source, bos_token, eos_token)
 
     def render(
         self,
@@ -177,7 +183,8 @@ class ChatTemplate:
         shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(what.split()))
         return ChatTemplateUnusable(
             f"{self.path}: the chat template cannot be rendered{place}: {shown}",
-            remedy=f"change the messages, or {_RAW_REMEDY}",
+            remedy=f"change the messages, name another template with --chat-template-file, or "
+            f"{_RAW_REMEDY}",
         )
 
 
@@ -203,7 +210,24 @@ def _find_source(metadata: GgufMetadata, name: str | None) -> str:
     names = sorted(key.removeprefix(prefix) for key in metadata.values if key.startswith(prefix))
     known = f", only {', '.join(names[:20])}" if names else ""
     wanted = "no chat template" if name is None else f"no chat template named {name!r}"
-    raise ChatTemplateUnusable(f"{metadata.path} has {wanted}{known}", remedy=_RAW_REMEDY)
+    raise ChatTemplateUnusable(
+        f"{metadata.path} has {wanted}{known}",
+        remedy=f"name one with --chat-template-file, or {_RAW_REMEDY}",
+    )
+
+
+def _read_source(file: str) -> str:
+    data = read_small(
+        file, MAX_TEMPLATE_BYTES, f"the chat template {file}", remedy=_FILE_REMEDY
+    ).removeprefix(b"\xef\xbb\xbf")
+    if not data.strip():
+        raise InputEmpty(f"the chat template {file} is empty", remedy=_FILE_REMEDY)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InputMalformed(
+            f"the chat template {file} is not UTF-8 (byte {error.start})", remedy=_FILE_REMEDY
+        ) from error
 
 
 @contextmanager

@@ -89,12 +89,17 @@ class BatchRenderer:
     most_rest_characters : of all texts of a conversation together, each without what it begins
         with as the one before does.
 
+    Attributes
+    ----------
+    variables : what the template asks for: the names that it does not set itself.
+
     Raises
     ------
     ChatTemplateUnusable : the template is wrong
     """
 
     def __init__(self, template: ChatTemplate, *, most_rest_characters: int = 1 << 27) -> None:
+        self.variables: frozenset[str] = frozenset()
         self._template = template
         self._most_rest = most_rest_characters
         self._left_s = _SPARE_S
@@ -195,6 +200,7 @@ class BatchRenderer:
             worker.close()
             raise
         self._left_s -= float(reply["processor_s"])
+        self.variables = frozenset(map(str, reply.get("variables", ())))
         return worker
 
     def _restart(self) -> None:

@@ -234,6 +234,12 @@ def _part_kind(part: Json) -> object:
     )
 
 
+def texts_of(message: Message) -> list[str]:
+    """The texts of a message that ``add_message`` made."""
+    content = message["content"]
+    return [content] if isinstance(content, str) else [part["text"] for part in content]
+
+
 def calls_of(message: Json) -> list[dict[str, Any]]:
     """The tools that a message calls, in OpenAI's form."""
     listed = message.get("tool_calls")

@@ -7,13 +7,16 @@ and ``line`` (0: not known). A process that takes too long is killed and answers
 
 With the argument ``many`` it renders many conversations, as ``chat_batch.py`` asks: jobs and
 answers are frames, 8 bytes of length before each. The first job holds ``path``, ``template`` and
-limits, and is answered as soon as the template is compiled, by ``error`` if it is wrong. Each
+limits, and is answered as soon as the template is compiled, by ``error`` if it is wrong, and else
+by ``variables``, the names that it asks its caller for. Each
 further one holds ``values``, its own limits, and ``prefixes``: for each a number of messages, and
 whether to add the generation prompt. The answer's ``texts`` are, for each, the number of
 characters that it begins with as the one before does, and the rest; fewer than were asked for when
 the rests have more than ``n_rest_characters`` together. Times and limits are a job's own.
 
 The environment is that of Hugging Face's transformers: the same options, filters and functions.
+Beyond it a list may grow and shrink at its end, and what a filter yields be written as JSON:
+llama.cpp's Jinja does both, and there are templates that need it.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from datetime import datetime
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 MESSAGE_CHARACTERS = 300
+# Halves of a pair: no text may hold one, and a template may write it.
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class TextTooLong(Exception):
@@ -92,7 +99,12 @@ def make_environment() -> Environment:
     def raise_exception(message: object) -> None:
         raise TemplateError(str(message))
 
-    environment = ImmutableSandboxedEnvironment(
+    class Sandbox(ImmutableSandboxedEnvironment):
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            is_own = attr in ("append", "pop") and isinstance(obj, list)
+            return is_own or super().is_safe_attribute(obj, attr, value)
+
+    environment = Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlocks]
     )
     environment.filters["tojson"] = to_json
@@ -115,7 +127,15 @@ def to_json(
         indent=indent,
         separators=separators,
         sort_keys=sort_keys,
+        default=to_list,
     )
+
+
+def to_list(value: object) -> list[Any]:
+    """What a filter of Jinja's yields, such as map."""
+    if isinstance(value, Iterator):
+        return list(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def strftime_now(form: str) -> str:
@@ -152,14 +172,16 @@ def lift_limits() -> None:
 
 
 def rendered(template: Template, values: dict[str, Any], n_characters: int) -> str:
-    """The text; raises TextTooLong if it has more than ``n_characters``."""
+    """The text, U+FFFD for halves of surrogate pairs; raises TextTooLong if it has more than
+    ``n_characters``."""
     pieces = []
     for piece in template.generate(values):
         pieces.append(piece)
         n_characters -= len(piece)
         if n_characters < 0:
             raise TextTooLong
-    return "".join(pieces)
+    text = "".join(pieces)
+    return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
 
 def line_of(error: BaseException) -> int:
@@ -182,13 +204,19 @@ def serve(jobs: IO[bytes], answers: IO[bytes]) -> None:
     compiled: list[Template] = []
 
     def compile_it() -> dict[str, Any]:
+        from jinja2 import meta
+
         compiled.append(environment.from_string(setup["template"]))
-        return {}
+        names = meta.find_undeclared_variables(environment.parse(setup["template"]))
+        return {"variables": sorted(names)}
 
     write_frame(answers, limited(compile_it, setup))
     gc.freeze()
+    # What a template changes in a message must not be so when it renders the next text.
+    changes = re.search(r"\.\s*(append|pop)\b", setup["template"])
+    copied: Callable[[list[Any]], list[Any]] = deepcopy if changes else list
     while (job := read_frame(jobs)) is not None:
-        write_frame(answers, limited(partial(prefix_texts, compiled[0], job), job))
+        write_frame(answers, limited(partial(prefix_texts, compiled[0], job, copied), job))
 
 
 def limited(work: Callable[[], dict[str, Any]], job: dict[str, Any]) -> dict[str, Any]:
@@ -202,12 +230,14 @@ def limited(work: Callable[[], dict[str, Any]], job: dict[str, Any]) -> dict[str
     return reply | {"processor_s": time.process_time() - start_s}
 
 
-def prefix_texts(template: Template, job: dict[str, Any]) -> dict[str, Any]:
+def prefix_texts(
+    template: Template, job: dict[str, Any], copied: Callable[[list[Any]], list[Any]]
+) -> dict[str, Any]:
     """The texts that a job asks for, each without what it begins with as the one before does."""
     values, texts, before = job["values"], [], ""
     messages, n_left = values["messages"], job["n_rest_characters"]
     for n_messages, adds_prompt in job["prefixes"]:
-        values["messages"] = messages[:n_messages]
+        values["messages"] = copied(messages[:n_messages])
         values["add_generation_prompt"] = adds_prompt
         text = rendered(template, values, job["n_characters"])
         n_shared = shared(before, text)

@@ -8,11 +8,13 @@ that a mistake in its last line does not show after an hour.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..engine.chat_messages import Chat, Message, NotAChat, add_messages, texts_of
+from ..engine.chat_request import values_of
 from ..engine.errors import InputEmpty, InputMalformed, InputUnreadable
 from ..engine.plain_file import open_plain, unique_keys
 
@@ -23,8 +25,8 @@ MAX_LINE_BYTES = 1 << 22
 MAX_PROMPTS = 10_000
 MAX_BYTES = 1 << 28  # of all lines
 _NAME_MOST = 200
-_ROLES = ("system", "user", "assistant")
-_KEYS = ("id", "category", "prompt", "messages", "max_tokens")
+_KEYS = (*("id", "category", "prompt", "messages", "tools", "chat_template_kwargs", "max_tokens"),)
+_MESSAGE_KEYS = (*("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"),)
 _REMEDY = "correct that line; see docs/mtp-run.md"
 _NAME_ONE = "name a file of JSON lines"
 
@@ -37,14 +39,17 @@ class SuitePrompt:
     ----------
     name : the line's ``id``; no other line has it
     category : what prompts are grouped by
-    messages : of {"role", "content"} each, for the chat template; the last one is the user's
+    messages : for the chat template, as ``engine/chat_messages.py`` makes them; the last one is
+        no answer
     max_tokens : most tokens to generate, 1 or more
+    values : further variables of the template
     """
 
     name: str
     category: str
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[Message, ...]
     max_tokens: int
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_suite(path: str | Path | None = None) -> list[SuitePrompt]:
@@ -136,42 +141,54 @@ def _prompt(line: bytes, place: str) -> SuitePrompt:
         raise wrong(f"max_tokens has to be a whole number from 1 to {MAX_TOKENS_MOST}")
     if ("prompt" in fields) == ("messages" in fields):
         raise wrong("exactly one of prompt and messages is needed")
-    problem = _problem(messages := _messages(fields))
-    if problem:
-        raise wrong(problem)
-    return SuitePrompt(fields["id"], fields["category"], tuple(messages), most)
+    try:
+        messages, values = _messages(fields), values_of(fields)
+    except NotAChat as error:
+        raise wrong(str(error)) from error
+    return SuitePrompt(fields["id"], fields["category"], tuple(messages), most, values)
 
 
-def _messages(fields: dict[str, Any]) -> Any:
-    if "messages" in fields:
-        return fields["messages"]
-    return [{"role": "user", "content": fields["prompt"]}]
-
-
-def _problem(messages: Any) -> str | None:
-    """What is wrong with messages; None: nothing."""
+def _messages(fields: dict[str, Any]) -> list[Message]:
+    """The conversation of a line; raises NotAChat for what is wrong with it."""
+    if not _encodable(fields):
+        raise NotAChat("a text holds half a character (a lone surrogate)")
+    chat = Chat()
+    if "prompt" in fields:
+        if not isinstance(fields["prompt"], str):
+            raise NotAChat("a prompt has to be text of 1 character or more")
+        messages = [{"role": "user", "content": fields["prompt"]}]
+    else:
+        messages = fields["messages"]
     if not isinstance(messages, list) or not messages:
-        return "messages has to be a list of one or more"
+        raise NotAChat("messages has to be a list of one or more")
     for message in messages:
-        if not isinstance(message, dict) or set(message) != {"role", "content"}:
-            return "a message has to have role and content, and nothing else"
-        if message["role"] not in _ROLES:
-            return f"a message's role has to be one of {', '.join(_ROLES)}"
-        if not isinstance(message["content"], str) or not message["content"]:
-            return "a prompt, and the content of a message, has to be text of 1 character or more"
-        if not _encodable(message["content"]):
-            return "a text holds half a character (a lone surrogate)"
-    if messages[-1]["role"] != "user":
-        return "the last message has to be the user's"
-    return None
+        unknown = set(message) - set(_MESSAGE_KEYS) if isinstance(message, dict) else ()
+        if unknown:
+            raise NotAChat(
+                f"a message has an unknown field {_short(repr(min(unknown)))}, known are "
+                f"{', '.join(_MESSAGE_KEYS)}"
+            )
+    add_messages(chat, messages)
+    if chat.dropped.n:
+        what = next(iter(chat.dropped.counts)).what
+        raise NotAChat(f"the content of a message has to be text, and there is a {what}")
+    last = chat.messages[-1]
+    if last["role"] == "assistant":
+        raise NotAChat("the last message has to be the user's or a tool's, not an answer")
+    if last["role"] == "user" and not any(texts_of(last)):
+        raise NotAChat(
+            "a prompt, and the content of the last message, has to be text of 1 character or more"
+        )
+    return chat.messages
 
 
 def _printable(text: str) -> bool:
     return text.isprintable()
 
 
-def _encodable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+def _encodable(fields: dict[str, Any]) -> bool:
+    text = json.dumps(fields, ensure_ascii=False)
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _short(text: str) -> str:

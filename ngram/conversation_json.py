@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ..engine.json_text import mended
 from .conversation_values import is_message
-from .corpus_decode import MOST_VALUES, SURROGATE, is_too_much, repair_utf8
+from .corpus_decode import MOST_VALUES, is_too_much, repair_utf8
 
 _DECODER = json.JSONDecoder()
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
-_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 # Lines of server-sent events beside those with data.
 _FRAME = re.compile(
     r"event: ?[\w.]{1,64}|id: ?\w{1,64}|retry: ?\d{1,9}|: ?\S{0,64}|data: ?\[DONE\]"
@@ -82,7 +82,7 @@ def parsed(text: str) -> Any:
     if is_too_much(text):
         return TOO_MANY
     try:
-        return _mended(json.loads(text), text)
+        return mended(json.loads(text), text)
     except RecursionError:
         return TOO_DEEP
     except ValueError:  # numbers of too many digits, too
@@ -179,7 +179,7 @@ class _Text:
         while True:
             try:
                 value, end = _DECODER.raw_decode(self._held, start)
-                return _mended(value, self._held[start:end]), end
+                return mended(value, self._held[start:end]), end
             except RecursionError:
                 return TOO_DEEP, start
             except json.JSONDecodeError as error:
@@ -245,18 +245,3 @@ class _Text:
 def _is_list_of_chats(first: object) -> bool:
     """Whether a list that begins with this value holds several conversations, and is not one."""
     return isinstance(first, dict | list) and not is_message(first)
-
-
-def _mended(value: Any, text: str) -> Any:
-    """A value of JSON without halves of surrogate pairs, which no text may hold."""
-    return _mend(value) if _HALF_PAIR.search(text) else value
-
-
-def _mend(value: Any) -> Any:
-    if isinstance(value, str):
-        return SURROGATE.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_mend(one) for one in value]
-    if isinstance(value, dict):
-        return {_mend(name): _mend(one) for name, one in value.items()}
-    return value

@@ -68,7 +68,7 @@ def pieces_of(
         and (chat.generated is None or i + n_less in chat.generated)
     ]
     turns = [i for i in spoken if _is_said(messages[i]) and _is_asked(messages[:i])]
-    variables = {"enable_thinking": True} | dict(values) | chat.values
+    variables = abilities.filled({**values, **chat.values})
     pieces = [
         Piece(
             Job([messages[i] for i in history], _prefixes(history, of_piece), variables),

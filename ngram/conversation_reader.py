@@ -14,6 +14,7 @@ from ..engine.chat_abilities import Abilities
 from ..engine.chat_batch import BatchRenderer, Rendered
 from ..engine.chat_batch import Conversation as Job
 from ..engine.chat_messages import Chat, NotAChat
+from ..engine.chat_prompt import PromptTemplate
 from ..engine.errors import InputEmpty, InputMalformed, WordTooLong
 from ..engine.tokenizer import Tokenizer
 from .conversation_files import ChatFiles
@@ -121,7 +122,10 @@ class _Reader:
     def conversations(self) -> Generator[Conversation]:
         """Yield those that can be replayed, and count the others."""
         with BatchRenderer(self._template) as renderer:
-            abilities = Abilities.of(self._template, renderer)
+            if isinstance(self._template, PromptTemplate):
+                abilities = self._template.abilities
+            else:
+                abilities = Abilities.of(self._template, renderer)
             for rendered in renderer.render_all(self._jobs(abilities)):
                 yield from self._settled()
                 item = self._waiting[0]

@@ -618,7 +618,7 @@ def test_accepted_tokens_are_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("args", "status", "message"),
     [
-        ([], ExitStatus.USAGE, "no prompt; give -p PROMPT or -f FILE"),
+        ([], ExitStatus.USAGE, "no prompt; give -p PROMPT, -f FILE or --chat-file FILE.json"),
         (["-p", "a", "-f", "b"], ExitStatus.USAGE, "-p and -f both"),
         (["-p", ""], ExitStatus.INPUT_EMPTY, "the prompt is empty"),
         (["-f", "empty.txt"], ExitStatus.INPUT_EMPTY, "empty.txt holds no text"),

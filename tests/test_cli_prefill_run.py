@@ -482,12 +482,11 @@ def test_a_conversation(templated: Run, tmp_path: Path) -> None:
         ("{", "no JSON"),
         ("[]", "no list of messages"),
         ("{}", "no list of messages"),
-        ("3", "no list of messages"),
+        ("3", "neither an object nor a list"),
         ('{"messages": "hello"}', "no list of messages"),
-        ('["hello"]', "message 1 has no role"),
-        ('[{"role": "user", "content": "a"}, {"content": "b"}]', "message 2 has no role"),
-        ('{"messages": [{"role": "user"}], "question": "a"}', "'question' cannot be set"),
-        ('{"messages": [{"role": "user"}], "bos_token": "a"}', "'bos_token' cannot be set"),
+        ('["hello"]', "message 1 is no object"),
+        ('[{"role": "user", "content": "a"}, {"content": "b"}]', "message 2: a message without"),
+        ('{"messages": [{"role": "user"}], "bos_token": "a"}', "bos_token, which cannot be set"),
     ],
 )
 def test_what_is_no_conversation(templated: Run, tmp_path: Path, text: str, what: str) -> None:

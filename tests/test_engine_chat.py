@@ -194,7 +194,8 @@ def test_no_template(toy: GgufMetadata) -> None:
     with pytest.raises(ChatTemplateUnusable) as caught:
         ChatTemplate.of(toy)
     assert str(caught.value) == (
-        f"{toy.path} has no chat template; give a raw prompt, without --chat"
+        f"{toy.path} has no chat template; name one with --chat-template-file, or give a raw "
+        "prompt, without --chat"
     )
     with pytest.raises(ModelDamaged, match="chat_template' is of type int"):
         ChatTemplate.of(with_template(toy, 5))
@@ -252,7 +253,8 @@ def test_wrong_templates(source: str, expected: str, toy: GgufMetadata) -> None:
         "{{ cycler.__init__.__globals__.os.popen('id') }}",
         "{{ namespace.__init__.__builtins__ }}",
         "{% macro m() %}{% endmacro %}{{ m._func.__globals__.x }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.clear() }}",
+        "{{ messages.insert(0, 1) }}",
         "{{ messages[0].update({'role': 'x'}) }}",
     ],
 )

@@ -126,11 +126,26 @@ def test_no_newline_at_the_end(tmp_path: Path) -> None:
         ({"prompt": "\ud800"}, "lone surrogate"),
         ({"prompt": ..., "messages": []}, "a list of one or more"),
         ({"prompt": ..., "messages": "x"}, "a list of one or more"),
-        ({"prompt": ..., "messages": ["x"]}, "role and content"),
-        ({"prompt": ..., "messages": [{"role": "user"}]}, "role and content"),
-        ({"prompt": ..., "messages": [{"role": "tool", "content": "x"}]}, "one of system, user"),
-        ({"prompt": ..., "messages": [{"role": [], "content": "x"}]}, "one of system, user"),
-        ({"prompt": ..., "messages": [{"role": "system", "content": "x"}]}, "the last message"),
+        ({"prompt": ..., "messages": ["x"]}, "a message that is no object"),
+        ({"prompt": ..., "messages": [{"role": "user"}]}, "text of 1 character"),
+        ({"prompt": ..., "messages": [{"role": [], "content": "x"}]}, "without a role"),
+        ({"prompt": ..., "messages": [{"role": "assistant", "content": "x"}]}, "the last message"),
+        (
+            {"prompt": ..., "messages": [{"role": "user", "content": "x", "weight": 1}]},
+            "unknown field 'weight'",
+        ),
+        (
+            {
+                "prompt": ...,
+                "messages": [
+                    {"role": "user", "content": ["x", {"type": "image_url", "image_url": {}}]}
+                ],
+            },
+            "block 'image_url'",
+        ),
+        ({"tools": {}, "chat_template_kwargs": 3}, "chat_template_kwargs that are no object"),
+        ({"chat_template_kwargs": {"messages": 3}}, "which cannot be set"),
+        ({"tools": "x"}, "tools that are no list"),
         ({"temperature": 1}, "unknown field 'temperature'"),
     ],
     ids=str,

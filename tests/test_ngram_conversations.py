@@ -833,7 +833,9 @@ def test_a_system_that_the_template_refuses(tmp_path: Path) -> None:
         {"messages": [{"role": "secret", "content": "secret"}, *TALK]},
     )
     assert read.said()[0][0][0] == "<|im_start|>user\nBe.\nHello<|im_end|>\n<|im_start|>assistant\n"
-    assert [place for place, _ in read.bad] == ["chat.jsonl:2", "chat.jsonl:3"]
+    # a later one, too
+    assert "<|im_start|>user\nsecret\nHello<|im_end|>" in "".join(read.said()[1][-1])
+    assert [place for place, _ in read.bad] == ["chat.jsonl:3"]
     assert all(reason.endswith("it refuses it: Only two roles!") for _, reason in read.bad)
 
 
