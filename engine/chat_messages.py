@@ -47,6 +47,11 @@ _THOUGHT_LISTS = ("reasoning_details", "thinking_blocks")
 _CONTENTS = ("content", "value", "text", "parts", "message")
 # What is no text, and stands beside it.
 MEDIA = ("image", "images", "audio", "audios", "video", "videos", "attachments")
+# Fields of a message that are read; where a template has one of the others, it may be passed on.
+READ = frozenset(
+    {"role", "from", "tool_calls", "function_call", "tool_call_id", "name"}
+    | {*REASONING, *_THOUGHT_LISTS, *_CONTENTS, *MEDIA}
+)
 _ARGUMENTS = ("arguments", "args", "parameters", "input")
 _TEXT_PARTS = ("text", "input_text", "output_text")
 # Nothing honest goes deeper, and JSON can be written again.

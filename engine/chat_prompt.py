@@ -17,7 +17,7 @@ from .chat import ChatTemplate
 from .chat_abilities import Abilities, adapted
 from .chat_batch import BatchRenderer
 from .chat_messages import (
-    REASONING,
+    READ,
     Chat,
     Message,
     NotAChat,
@@ -30,11 +30,6 @@ from .chat_messages import (
 # A longer text that does not stand in a prompt as it is, is looked for by its ends alone.
 _LONG_TEXT, _END_LINES = 1 << 16, 8
 _THOUGHT = "</think>"
-# What add_message looks at.
-_READ = frozenset(
-    {"role", "from", "content", "value", "tool_calls", "function_call", "tool_call_id", "name"}
-    | set(REASONING)
-)
 
 
 @dataclass(frozen=True)
@@ -115,7 +110,7 @@ def add_with_fields(chat: Chat, message: Mapping[str, Any], source: str) -> list
     """
     n_before = len(chat.messages)
     add_message(chat, message)
-    more = [name for name in message if name not in _READ and message[name] not in (None, [], "")]
+    more = [name for name in message if name not in READ and message[name] not in (None, [], "")]
     if len(chat.messages) != n_before + 1:
         return more
     used = {name: shallow(message[name]) for name in more if _is_named(source, name)}

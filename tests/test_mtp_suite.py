@@ -127,7 +127,8 @@ def test_no_newline_at_the_end(tmp_path: Path) -> None:
         ({"prompt": ..., "messages": []}, "a list of one or more"),
         ({"prompt": ..., "messages": "x"}, "a list of one or more"),
         ({"prompt": ..., "messages": ["x"]}, "a message that is no object"),
-        ({"prompt": ..., "messages": [{"role": "user"}]}, "text of 1 character"),
+        ({"prompt": ..., "messages": [{"role": "user"}]}, "a message without a content"),
+        ({"prompt": ..., "messages": [{"role": "user", "content": ""}]}, "text of 1 character"),
         ({"prompt": ..., "messages": [{"role": [], "content": "x"}]}, "without a role"),
         ({"prompt": ..., "messages": [{"role": "assistant", "content": "x"}]}, "the last message"),
         (
