@@ -413,8 +413,12 @@ def test_chinese_cases(real: tuple[Tokenizer, ChatTemplate]) -> None:
     for name in ("zh_3", "zh_5", "zh_8"):
         text = (CASES / f"{name}.txt").read_text(encoding="utf-8").strip()
         parts = PromptParts.of_document(text, "夜班人员清点了什么\uff1f", *real)
-        found = select(parts, LexicalScorer(real[0]).score(parts), keep=0.4, min_tokens=0)
-        assert isinstance(found, Selection)
-        assert parts.spans is not None
-        starts = found.kept[np.diff(found.kept, prepend=-2) != 1]
-        assert all(parts.spans.text[at] & 0xC0 != 0x80 for at in parts.spans.start[starts])
+        scores = LexicalScorer(real[0]).score(parts)
+        for widen in (True, False):
+            for keep in (0.3, 0.4, 0.5):
+                found = select(parts, scores, keep=keep, min_tokens=0, widen=widen)
+                assert isinstance(found, Selection)
+                assert parts.spans is not None
+                starts = found.kept[np.diff(found.kept, prepend=-2) != 1]
+                places = parts.spans.start[starts]
+                assert all(parts.spans.text[at] & 0xC0 != 0x80 for at in places)
