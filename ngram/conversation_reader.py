@@ -16,12 +16,14 @@ from ..engine.chat_batch import Conversation as Job
 from ..engine.chat_messages import Chat, NotAChat
 from ..engine.chat_prompt import PromptTemplate
 from ..engine.errors import InputEmpty, InputMalformed, WordTooLong
+from ..engine.host import available_memory_bytes
 from ..engine.tokenizer import Tokenizer
 from .conversation_files import ChatFiles
 from .conversation_pieces import Piece, pieces_of
 from .conversation_tokens import TurnStats, TurnTokens
 from .conversations import Conversation, Joined, ReplayTexts
 
+NO_ROOM = "no room in memory: all conversations together have too many tokens"
 NO_ANSWER = "no answer of the assistant"
 _REMEDY = (
     "give conversations in one of the forms that docs/conversations.md names, --text to read "
@@ -35,6 +37,11 @@ _LIMITS = re.compile(
 )
 _UNDEFINED = re.compile(r"'([\w .]+)' (?:is undefined|has no attribute '(\w+)')")
 _PYTHON = re.compile(r"([A-Z]\w*(?:Error|Exception)): ")
+
+
+# All conversations are in memory together, and what replays them takes more than their ids: so many
+# bytes of what is free for each token, but never fewer tokens than the least.
+_BYTES_A_TOKEN, LEAST_TOKENS = 32, 1 << 26
 
 
 def read_conversations(
@@ -118,6 +125,8 @@ class _Reader:
         self._waiting: deque[_Item] = deque()
         # Of the conversation whose lines are at the front.
         self._first, self._n_bad = "", 0
+        self._most_tokens = max(LEAST_TOKENS, available_memory_bytes() // _BYTES_A_TOKEN)
+        self._n_tokens = 0
 
     def conversations(self) -> Generator[Conversation]:
         """Yield those that can be replayed, and count the others."""
@@ -184,7 +193,12 @@ class _Reader:
                 if conversation is None and not self._n_bad:
                     self._tell_bad(self._first, NO_ANSWER)
                 elif conversation is not None and not (item.is_alone and item.reason):
-                    yield conversation
+                    self._n_tokens += conversation.tokens.size
+                    if self._n_tokens <= self._most_tokens:
+                        yield conversation
+                    else:
+                        self._n_tokens -= conversation.tokens.size
+                        self._tell_bad(self._first, NO_ROOM)
                 self._first, self._n_bad = "", 0
 
     def _tell_bad(self, place: str, reason: str) -> bool:

@@ -31,6 +31,7 @@ from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.ngram import (
     conversation_json,
     conversation_pieces,
+    conversation_reader,
     conversation_tokens,
     corpus_decode,
 )
@@ -984,6 +985,40 @@ def test_rewritten_prompts_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     assert 0 < read.texts.tokens.size <= 1000
     assert read.turns.n_turns + read.turns.n_left_out == 30
     assert read.answers()[0] == whole.answers()[0][: read.turns.n_turns]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": "\\ud800"}', "[" * 900 + "]" * 900, '{"a": ' + "1" * 400 + "}", "NaN", '"a"', "{"],
+    ids=["half a pair", "deep", "digits", "no number", "text", "open"],
+)
+def test_odd_arguments_end_one_line_alone(arguments: str, tmp_path: Path) -> None:
+    """A whole log that ends with status 1 for what one call of a tool holds."""
+    source = CHATML.replace(
+        "{{ m.content }}",
+        "{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+        "{{ c.function.arguments | tojson }}{% endfor %}",
+    )
+    toy = Toy.of(tmp_path, source)
+    call = {"id": "a", "function": {"name": "f", "arguments": arguments}}
+    asked = [user("Hello"), answer("", tool_calls=[call])]
+    read = toy.read(tmp_path, {"messages": TALK}, {"messages": asked}, {"messages": TALK})
+    assert read.texts.n_conversations + len(read.bad) == 3
+    assert {place for place, _ in read.bad} <= {"chat.jsonl:2"}
+
+
+def test_all_conversations_are_bounded_together(
+    chatml: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gigabytes of tokens from a small file whose template writes much for each conversation."""
+    talk = {"messages": TALK}
+    size = chatml.read(tmp_path, talk).texts.tokens.size
+    monkeypatch.setattr(conversation_reader, "LEAST_TOKENS", 3 * size)
+    monkeypatch.setattr(conversation_reader, "available_memory_bytes", lambda: 0)
+    read = chatml.read(tmp_path, *[talk] * 5)
+    assert read.texts.tokens.size == 3 * size
+    places = [place for place, reason in read.bad if reason == conversation_reader.NO_ROOM]
+    assert places == ["chat.jsonl:4", "chat.jsonl:5"]
 
 
 def test_too_long_for_a_conversation(
