@@ -31,11 +31,13 @@ class ChatInput:
     messages : in one form, to be rendered by ``template``
     template : with the variables that the file sets
     text : of the prompt
+    stop : texts that end the answer
     """
 
     messages: Sequence[Message]
     template: PromptTemplate
     text: str
+    stop: tuple[str, ...] = ()
 
 
 def read_chat(path: str, template: PromptTemplate, out: Output) -> ChatInput:
@@ -66,7 +68,7 @@ def read_chat(path: str, template: PromptTemplate, out: Output) -> ChatInput:
     for kind, n in chat.dropped.counts.items():
         out.warn(f"{name}: left out: {n} times {kind.what}")
     warn_of_lost(chat.messages, text, filled, name, out)
-    return ChatInput(chat.messages, filled, text)
+    return ChatInput(chat.messages, filled, text, request.stop)
 
 
 def warn_of_lost(

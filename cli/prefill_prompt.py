@@ -97,6 +97,7 @@ class Ask:
     template : with the variables that a conversation sets; None: raw
     answer_begin : what the answer is to begin with
     named : words of the conversation that are the question; None: they are to be found
+    stop : texts that end the answer, by the conversation's file
     """
 
     tokenizer: Tokenizer
@@ -107,6 +108,7 @@ class Ask:
     messages: tuple[Mapping[str, Any], ...] = ()
     answer_begin: str = ""
     named: str | None = None
+    stop: tuple[str, ...] = ()
 
     def begin(self) -> np.ndarray:
         """What the answer is to begin with, int32 [n]."""
@@ -160,6 +162,7 @@ def read_ask(request: AskRequest, target: Target, out: Output) -> Ask:
             asked_chat.template,
             messages=tuple(asked_chat.messages),
             named=request.named,
+            stop=asked_chat.stop,
         )
     asked = PromptRequest(None, request.file, False, None, request.escape)
     return Ask(

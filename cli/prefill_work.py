@@ -113,6 +113,7 @@ def run_prefill(request: Request, out: Output) -> None:
         stages = Stages(watch)
         target, plan = prepare_models(request, stages, out)
         ask = read_ask(request.ask, target, out)
+        target = target.stopped_by(ask.stop)
         answer = AnswerRequest(target, request.run.n_predict, request.draft_max)
         ids = ask.parts().ids
         warn_of_ends(ids, target, out)

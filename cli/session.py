@@ -8,10 +8,10 @@ from.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
 
 from ..engine.errors import InputEmpty, UsageError
 from .prompt import PromptRequest, plain_text, read_prompt
@@ -90,6 +90,18 @@ class Target:
     def stop_stream(self) -> StopStream | None:
         """What looks for stop strings in a text that begins now; None: there are none."""
         return self.stop_strings.stream(self.tokenizer) if self.stop_strings else None
+
+    def stopped_by(self, texts: Sequence[str]) -> Self:
+        """The same, with more stop strings.
+
+        Raises
+        ------
+        UsageError : they are too many, or too long
+        """
+        from ..engine.stop_strings import StopStrings
+
+        more = StopStrings((*self.stop_strings.texts, *texts))
+        return replace(self, stop_strings=more)
 
     def plan(self, prompt: np.ndarray, n_predict: int) -> Plan:
         """Return what is to be generated behind a prompt; whether it fits has been checked."""
@@ -203,7 +215,8 @@ def plan(request: RunRequest, prompt: PromptRequest, stages: Stages, out: Output
     ModelUnknown, ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the model
     """
     target = read_target(request, stages, out)
-    ids = _prompt_ids(prompt, target, stages, out)
+    ids, stop_texts = _prompt_ids(prompt, target, stages, out)
+    target = target.stopped_by(stop_texts)
     warn_of_ends(ids, target, out)
     _check_room(ids.size, request.n_predict, target.n_ctx)
     return target.plan(ids, request.n_predict)
@@ -217,8 +230,11 @@ def warn_of_ends(ids: np.ndarray, target: Target, out: Output) -> None:
         out.warn(doubt)
 
 
-def _prompt_ids(request: PromptRequest, target: Target, stages: Stages, out: Output) -> np.ndarray:
-    """Return the ids of the prompt, int32 [n], in the chat template if that is wanted."""
+def _prompt_ids(
+    request: PromptRequest, target: Target, stages: Stages, out: Output
+) -> tuple[np.ndarray, Sequence[str]]:
+    """Return the ids of the prompt, int32 [n], in the chat template if that is wanted; and the
+    stop strings that a conversation's file names."""
     from .chat_input import read_chat
 
     tokenizer, options = target.tokenizer, request.template
@@ -226,18 +242,18 @@ def _prompt_ids(request: PromptRequest, target: Target, stages: Stages, out: Out
         with stages.stage("tokenize"):
             template = options.prompt_template(target.metadata, tokenizer.vocabulary, out)
             asked = read_chat(request.chat_file, template, out)
-            return asked.template.encode(asked.text, tokenizer)
+            return asked.template.encode(asked.text, tokenizer), asked.stop
     most_bytes = target.n_ctx * max(map(len, tokenizer.vocabulary.tokens))
     text = read_prompt(request, most_bytes, f"the context of {target.n_ctx} tokens", out)
     with stages.stage("tokenize"):
         if not request.chat:
-            return tokenizer.encode(text)
+            return tokenizer.encode(text), ()
         messages = [{"role": "user", "content": text}]
         if request.system is not None:
             system = plain_text(request.system, request.escape)
             messages.insert(0, {"role": "system", "content": system})
         template = options.prompt_template(target.metadata, tokenizer.vocabulary, out)
-        return template.encode(template.render(messages), tokenizer)
+        return template.encode(template.render(messages), tokenizer), ()
 
 
 def _check_room(n_prompt: int, n_predict: int, n_ctx: int) -> None:

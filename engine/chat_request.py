@@ -23,10 +23,12 @@ from .chat_messages import (
     shallow,
 )
 from .chat_prompt import PromptTemplate, add_with_fields
+from .errors import InputMalformed
+from .stop_strings import stop_field
 
 _KWARGS = "chat_template_kwargs"
 _SYSTEMS = ("system", "system_prompt")
-_OWN = frozenset({"messages", "tools", "functions", _KWARGS})
+_OWN = frozenset({"messages", "tools", "functions", "stop", _KWARGS})
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,12 @@ class ChatRequest:
     ----------
     chat : messages, and variables of the template
     unused : fields that nothing is made of, and variables that the template does not ask for
+    stop : texts that end the answer
     """
 
     chat: Chat
     unused: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, value: object, template: PromptTemplate) -> ChatRequest:
@@ -74,7 +78,15 @@ class ChatRequest:
         for place, message in enumerate(messages, start=1):
             unused += _add(chat, message, place, template)
         adapted(chat.messages, template.abilities)
-        return cls(chat, tuple(dict.fromkeys(unused)))
+        return cls(chat, tuple(dict.fromkeys(unused)), _stop_of(value))
+
+
+def _stop_of(value: Json) -> tuple[str, ...]:
+    """The texts that end the answer."""
+    try:
+        return stop_field(value.get("stop"))
+    except InputMalformed as error:
+        raise NotAChat(error.message) from error
 
 
 def values_of(value: Json) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import Done
 from draftsmith.engine.detokenise import TextStream
-from draftsmith.engine.errors import InputMalformed, UsageError
+from draftsmith.engine.errors import ExitStatus, InputMalformed, UsageError
 from draftsmith.engine.stop_strings import StopStrings, stop_field
 from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
 from toy_gguf import write_toy
@@ -96,3 +99,27 @@ def test_what_is_refused() -> None:
     for value in (1, [1], {"a": 1}, [""], ""):
         with pytest.raises(InputMalformed):
             stop_field(value)
+
+
+def test_the_field_of_a_request(cli: Callable[..., Done], smollm2: Path, tmp_path: Path) -> None:
+    """A request whose stop strings are ignored, or taken for a variable of the template."""
+    path = tmp_path / "chat.json"
+    message = {"role": "user", "content": "Say: Hello there, my friend."}
+    asked = ("-m", "smollm2", "--chat-file", path, "-n", "24", "--temp", "0", "--json")
+    texts = []
+    for stop in (None, "there", [",", "!", "?"]):
+        path.write_text(json.dumps({"messages": [message], "stop": stop}))
+        for command in ("lookup-run", "prefill-run"):
+            done = cli(command, *asked)
+            assert "not used" not in done.stderr
+            texts.append(done.record["text"])
+            assert (done.record["stop_reason"] == "stop") is (
+                done.record["stop_string"] is not None
+            )
+    assert texts[0] == texts[1]
+    assert texts[4] == texts[5] != texts[0]
+    assert not set(",!?") & set(texts[4])
+    path.write_text(json.dumps({"messages": [message], "stop": 3}))
+    done = cli("lookup-run", *asked)
+    assert done.status == ExitStatus.INPUT_MALFORMED
+    assert '"stop"' in done.error
