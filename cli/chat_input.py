@@ -63,6 +63,9 @@ def read_chat(path: str, template: PromptTemplate, out: Output) -> ChatInput:
     if request.unused:
         out.note(f"{name}: not used: {shown_names(list(request.unused))}")
     chat = request.chat
+    if chat.messages[-1]["role"] == "assistant":
+        out.warn(f"{name} ends with an answer: another one is asked for, where llama-server goes "
+                 "on with it")  # fmt: skip
     filled = template.with_values(chat.values)
     text = filled.render(chat.messages)
     for kind, n in chat.dropped.counts.items():
