@@ -441,7 +441,8 @@ def test_compare(real: Run) -> None:
     """A text that drafting changed and nobody noticed; figures of unequal work."""
     done = real("-p", CODE, "-n", "20", "--compare", "--repeat", "2", "--json")
     record = done.record
-    assert done.stderr == ""
+    # a machine that does other work meanwhile may be told so
+    assert [line for line in done.stderr.splitlines() if "noise" not in line] == []
     assert record["identical"] is True
     assert record["n_predict"] == len(record["tokens"]) == 20
     for name in ("plain_tokens_per_s", "draft_tokens_per_s", "ratio"):
