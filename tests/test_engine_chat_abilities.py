@@ -287,9 +287,10 @@ def test_a_request(templates: dict[str, PromptTemplate]) -> None:
     }
     request = ChatRequest.of(value, template)
     assert request.unused == (
-        *("model", "temperature", "stop", "chat_template_kwargs: enable_thinking"),
+        *("model", "temperature", "chat_template_kwargs: enable_thinking"),
         "weight of messages",
     )
+    assert request.stop == ("x",)
     assert request.chat.values == {
         "effort": 1,
         "enable_thinking": False,
