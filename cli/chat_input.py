@@ -57,7 +57,14 @@ def read_chat(path: str, template: PromptTemplate, out: Output) -> ChatInput:
     data = read_small(path, MOST_BYTES, path, stdin=True)
     name = "standard input" if path == "-" else path
     try:
-        request = ChatRequest.of(json_of(data), template)
+        value = json_of(
+            data,
+            on_halves=lambda: out.warn(
+                f"{name}: halves of surrogate pairs, which stand for no character, are read as "
+                "U+FFFD"
+            ),
+        )
+        request = ChatRequest.of(value, template)
     except (NotAChat, NotJson) as error:
         raise InputMalformed(f"{name} holds no conversation ({error})", remedy=_REMEDY) from error
     if request.unused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 _HALVES = re.compile("[\ud800-\udfff]")
@@ -14,10 +15,14 @@ class NotJson(Exception):
     """Bytes that are no JSON; the message says why, and where."""
 
 
-def json_of(data: bytes) -> Any:
+def json_of(data: bytes, on_halves: Callable[[], None] | None = None) -> Any:
     """The value; halves of surrogate pairs, which no text may hold, become U+FFFD.
 
     A byte order mark is passed over; UTF-16 and UTF-32 are read as such.
+
+    Parameters
+    ----------
+    on_halves : called once if there are such halves
 
     Raises
     ------
@@ -25,7 +30,10 @@ def json_of(data: bytes) -> Any:
     """
     try:
         text = data.decode(json.detect_encoding(data)).removeprefix("\ufeff")
-        return mended(json.loads(text), text)
+        value = json.loads(text)
+        if on_halves is not None and _HALVES.search(json.dumps(value, ensure_ascii=False)):
+            on_halves()
+        return mended(value, text)
     except RecursionError:
         raise NotJson("nested too deeply") from None
     except UnicodeDecodeError as error:

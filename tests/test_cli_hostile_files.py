@@ -193,9 +193,6 @@ def test_a_calibration_comes_back_with_its_marks(tmp_path: Path) -> None:
 CHATS: dict[str, bytes] = {
     "deep": b"[" * 200_000,
     "a number of 5000 digits": b'[{"role": "user", "content": ' + b"9" * 5000 + b"}]",
-    "half a character": b'[{"role": "user", "content": "\\ud800"}]',
-    "half a character as a role": b'[{"role": "\\ud800", "content": "x"}]',
-    "names of Python": b'{"messages": [{"role": "user", "content": "x"}], "self": 1}',
     "names of the template": b'{"messages": [{"role": "user", "content": "x"}], "bos_token": 1}',
     "no text": b"\xff\xfe\xfa",
     "a number": b"3",
@@ -211,6 +208,25 @@ def test_conversations(name: str, cli: Callable[..., Done], tmp_path: Path, smol
     done = cli("prefill-run", "-m", smollm2, "--chat-file", path, "-n", "1", "-c", "256")
     assert done.status not in (ExitStatus.OK, ExitStatus.INTERNAL), done.stderr
     assert done.error
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'[{"role": "user", "content": "\\ud800"}]', "warning: {}: halves of surrogate pairs"),
+        (b'[{"role": "\\ud800", "content": "x"}]', "warning: {}: halves of surrogate pairs"),
+        (b'{"messages": [{"role": "user", "content": "x"}], "self": 1}', "{}: not used: self"),
+    ],
+)
+def test_what_a_conversation_holds_beside_text(
+    data: bytes, said: str, cli: Callable[..., Done], tmp_path: Path, smollm2: Path
+) -> None:
+    """Half a character replaced, or a variable of nobody's left out, without a word."""
+    path = tmp_path / "chat.json"
+    path.write_bytes(data)
+    done = cli("prefill-run", "-m", smollm2, "--chat-file", path, "-n", "1", "-c", "256")
+    assert done.status == ExitStatus.OK, done.stderr
+    assert said.format(path) in done.stderr
 
 
 @pytest.mark.parametrize("reader", ["calibration", "suite", "figure"])
