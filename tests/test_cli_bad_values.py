@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any
 
 import pytest
-import typer
+from command_app import application, built_once
 from conftest import Done
-from draftsmith.cli.main import build_app
 from draftsmith.engine.errors import ExitStatus
 
 Cli = Callable[..., Done]
+# Fixtures of command_app serve all tests here.
+__all__ = ["built_once"]
+pytestmark = pytest.mark.usefixtures("built_once")
 
 # What each command needs beside the option that is tried.
 NEEDED = {
@@ -33,17 +33,6 @@ MODES = {
 # What values are called that are numbers.
 NUMBERS = ("N", "K", "T", "P", "X", "SEED", "N,...", "K,...", "SHARE", "PERCENT,...", "SIZE")
 BAD = ("nan", "inf", "-inf", "9" * 400, "-" + "9" * 400, "9" * 5000, "1e400", "x", "", "0x10", "-7")
-
-
-@cache
-def application() -> Any:
-    return typer.main.get_command(build_app())
-
-
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = application()
-    monkeypatch.setattr("draftsmith.cli.main.build_app", lambda: app)
 
 
 def numeric() -> Iterator[tuple[str, list[str]]]:

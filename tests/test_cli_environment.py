@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import toy_model
-import typer
+from command_app import application, built_once
 from conftest import Done
 from draftsmith.cli.environment import named
-from draftsmith.cli.main import build_app
 from draftsmith.engine.errors import DraftsmithError, ExitStatus, UsageError
 
 Cli = Callable[..., Done]
+# Fixtures of command_app serve all tests here.
+__all__ = ["built_once"]
+pytestmark = pytest.mark.usefixtures("built_once")
 
 # Each command in each of its modes, as far as options go: "{}" is the toy's folder.
 MODES = {
@@ -68,18 +70,6 @@ def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "doc.txt").write_text(TEXT * 30 + "An elephant came too. " + TEXT * 30)
     (folder / "template.jinja").write_text("{{ messages[-1].content }}")
     return folder
-
-
-@cache
-def application() -> Any:
-    """The commands and what they take, as Typer has them; built once, for that takes its time."""
-    return typer.main.get_command(build_app())
-
-
-@pytest.fixture(autouse=True)
-def _built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    app = application()
-    monkeypatch.setattr("draftsmith.cli.main.build_app", lambda: app)
 
 
 def read() -> Iterator[tuple[str, str, Any]]:
