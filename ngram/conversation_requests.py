@@ -11,14 +11,17 @@ from typing import Any
 
 from ..engine.chat_abilities import text_of
 from ..engine.chat_blocks import kind_of
-from ..engine.chat_messages import Chat, Json, NotAChat, add_messages, parsed
+from ..engine.chat_messages import Chat, Json, NotAChat, add_messages, has_text, parsed
 from .conversation_agents import Line
 from .conversation_items import messages_of_items
 from .conversation_responses import (
+    AN_ERROR,
     Answer,
     answer_of,
+    held_response,
     is_chunk,
     is_end,
+    is_refused,
     is_response,
     joined_chunks,
     stream_of,
@@ -29,9 +32,12 @@ NO_PROMPT = "prompt that the file does not hold"
 ANSWERS_ELSEWHERE = "a request of a batch; its answer is in the batch's output, which is not given"
 _REQUESTS = ("request", "requestBody", "request_body", "kwargs")
 _RESPONSES = ("response", "responseBody", "response_body", "completion", "output")
+# Names of a text that was answered; other texts beside a request may be anything.
+_TEXTS = ("generated_text", "response_text", "response_content", "output_text", "reply")
 _WRAPPERS = ("body", "json", "params", "data")
 _ASKED = ("messages", "prompt", "input")
 _DEEPEST = 4
+_EMPTY: tuple[object, ...] = (None, {}, "")  # what services write where they keep no messages
 _Missing = object()
 
 
@@ -72,11 +78,11 @@ def _halves(value: Json) -> tuple[Json | None, Any]:
         asked = _request(value.get(name))
         if asked is not None:
             return asked, _response(value)
-    if value.get("messages") is not None:
+    if value.get("messages") not in _EMPTY:
         return value, _response(value)
     if is_response(value):
         has_asked = any(value.get(name) is not None for name in _ASKED)
-        return value if has_asked else None, value
+        return value if has_asked else _other_request(value), value
     found = value.get("response")
     if value.get("prompt") is not None:
         is_stream = isinstance(found, list) and bool(found) and all(map(is_chunk, found))
@@ -87,14 +93,34 @@ def _halves(value: Json) -> tuple[Json | None, Any]:
         return (value, found) if is_known and found is not None else (None, _Missing)
     if value.get("input") is not None:
         is_known = isinstance(found, Mapping) and is_response(_bare(found))
-        return (value, found) if is_known else (None, _Missing)
+        asked = _with_messages(value["input"]) or value
+        return (asked, found) if is_known else (None, _Missing)
     asked = _request(value.get("body")) if found is not None else None
     if asked is not None:
         return asked, found
     for wrapped in (found, value.get("result")):
         if isinstance(wrapped, Mapping) and (is_response(_bare(wrapped)) or "custom_id" in value):
-            return None, wrapped
+            return _other_request(value), wrapped
     return None, _Missing
+
+
+def _with_messages(found: object) -> Json | None:
+    """The request in a value, if it has messages."""
+    asked = _request(found)
+    messages = _unwrapped(asked.get("messages")) if asked is not None else None
+    return asked if isinstance(messages, list) and any(map(is_message, messages)) else None
+
+
+def _other_request(value: Json) -> Json | None:
+    """The request that stands under a name of its own beside a response; None if there is none."""
+    held = (_with_messages(one) for name, one in value.items() if name not in _RESPONSES)
+    return next((one for one in held if one is not None), None)
+
+
+def _other_responses(value: Json) -> list[Any]:
+    """The responses that stand under names of their own beside a request."""
+    known = (*_ASKED, *_REQUESTS, *_RESPONSES, "message")
+    return [one for name, one in value.items() if name not in known and held_response(one)]
 
 
 def _request(found: object) -> Json | None:
@@ -119,7 +145,9 @@ def _response(value: Json) -> Any:
         return found
     if is_response(value) or isinstance(value.get("message"), Mapping):
         return value
-    return _Missing
+    others = _other_responses(value)
+    texts = (value[name] for name in _TEXTS if has_text(value, name))
+    return others[0] if others else next(texts, _Missing)
 
 
 def _is_nested(messages: object) -> bool:
@@ -158,7 +186,15 @@ def of_exchange(value: Json) -> Chat:
     chat = Chat()
     if asked is not None and not _is_text_prompt(asked):
         chat = _asked(asked)
-    answer = Answer(()) if response is _Missing else answer_of(response, chat)
+    if response is _Missing:
+        answer = Answer(())
+    elif is_refused(value):
+        answer = Answer((), reason=AN_ERROR)
+    else:
+        answer = answer_of(response, chat)
+        others = _other_responses(value) if asked is not None else []
+        if others and others[0] is response and len(others) > 1:
+            chat.dropped.add("further response", n=len(others) - 1)
     if asked is not None and _is_text_prompt(asked):
         _add_prompt(chat, asked, answer)
     if asked is None:

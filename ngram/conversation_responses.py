@@ -25,6 +25,10 @@ _COMPLETION = (
     "stop_type",
 )
 _CUT = ("length", "max_tokens", "max_output_tokens", "limit")
+# What a line of server-sent events begins with; a line of a comment keeps the connection open.
+_EVENT_FIELDS = ("data:", "event:", "id:", "retry:", ":")
+_STATUSES = ("status", "status_code", "statusCode")
+_FAILED = ("errored", "expired", "canceled")
 _BLOCKS = ("text", "thinking", "tool_use", "redacted_thinking", "server_tool_use")
 _DEEPEST = 4
 
@@ -77,6 +81,8 @@ def answer_of(response: object, chat: Chat, depth: int = 0) -> Answer:
         return Answer((), reason="no answer of the assistant")
     if not isinstance(response, Mapping):
         raise NotAChat(NO_FORM)
+    if is_refused(response):
+        return Answer((), reason=AN_ERROR)
     for name in ("body", "result", "data"):
         if isinstance(response.get(name), str | Mapping | list) and not is_response(response):
             return answer_of(response[name], chat, depth + 1)
@@ -86,14 +92,49 @@ def answer_of(response: object, chat: Chat, depth: int = 0) -> Answer:
 def _inner(text: str) -> Any:
     """What a text holds: JSON that is an answer, or the lines of a stream; None: words."""
     start = text.lstrip()[:6]
-    if start.startswith(("data:", "event:")):
-        return [event for line in text.splitlines() if (event := event_of(line)) is not None]
-    found = parsed(text) if start[:1] in ("{", "[") else None
-    known = isinstance(found, Mapping) and (
-        is_response(found) or "body" in found or is_message(found)
-    )
-    is_list = isinstance(found, list) and bool(found) and all(map(is_chunk, found))
-    return found if known or is_list else None
+    if start.startswith(_EVENT_FIELDS) and (events := _events(text.splitlines())):
+        return events
+    if start[:1] not in ("{", "["):
+        return None
+    found = parsed(text)
+    if found is None:  # a stream of JSON lines, as Ollama's
+        found = [parsed(line) for line in text.splitlines() if line.strip()]
+    if isinstance(found, Mapping):
+        known = is_response(found) or is_chunk(found) or "body" in found or is_message(found)
+        return found if known or _is_error(found) else None
+    return found if is_stream(found) else None
+
+
+def _events(lines: Sequence[str]) -> list[Any]:
+    """The values of the lines of server-sent events; none if there are other lines."""
+    if not all(line.startswith(_EVENT_FIELDS) for line in lines if line.strip()):
+        return []
+    return [event for line in lines if (event := event_of(line)) is not None]
+
+
+def _is_error(value: Json) -> bool:
+    """Whether a value says what went wrong, and nothing that a model might have written."""
+    error = value.get("error")
+    if isinstance(error, Mapping):
+        return isinstance(error.get("message"), str)
+    return (len(value) == 1 and isinstance(error, str)) or value.get("object") == "error"
+
+
+def is_refused(value: Json) -> bool:
+    """Whether a value has the HTTP status of an error."""
+    return any(isinstance(value.get(name), int) and value[name] >= 400 for name in _STATUSES)
+
+
+def held_response(value: object) -> bool:
+    """Whether a value is a response, whatever it is called: whole, as text, or a stream."""
+    if isinstance(value, str):
+        return _inner(value) is not None
+    return is_response(value) or is_stream(value)
+
+
+def is_stream(value: object) -> bool:
+    """Whether a value is a list of the pieces of a stream."""
+    return isinstance(value, list) and bool(value) and all(map(is_chunk, value))
 
 
 def event_of(line: str) -> Any:
@@ -104,8 +145,12 @@ def event_of(line: str) -> Any:
 
 
 def _of_list(response: Sequence[Any], chat: Chat) -> Answer:
-    if response and all(map(is_chunk, response)):
+    if is_stream(response):
         return _of_object(joined_chunks(response), chat)
+    if response and all(isinstance(one, str) for one in response):
+        events = _events(response)
+        if is_stream(events):
+            return _of_object(joined_chunks(events), chat)
     if response and all(kind_of(one) in _BLOCKS for one in response):
         return Answer(({"role": "assistant", "content": response},))
     if response and all(is_message(one) and not kind_of(one) for one in response):
@@ -129,13 +174,13 @@ def _of_object(value: Json, chat: Chat) -> Answer:
     is_cut = any(isinstance(end, str) and end in _CUT for end in ends)
     if isinstance(value.get("message"), Mapping):
         return Answer((_spoken(value["message"]),), is_cut, name=name)
-    if value.get("error") is not None or value.get("type") in ("errored", "expired", "canceled"):
+    if _is_error(value) or value.get("error") is not None or kind_of(value) in _FAILED:
         return Answer((), reason=AN_ERROR)
     if is_completion(value):
         return _said(value["content"], is_cut=is_cut, is_text=True)
     if "content" in value and (is_message(value) or value.get("type") == "message"):
         return Answer((_spoken(value),), is_cut, name=name)
-    for key in ("response", "output_text", "text", "generated_text"):
+    for key in ("response", "completion", "output_text", "text", "generated_text"):
         if has_text(value, key):
             return _said(value[key], is_cut=is_cut)
     raise NotAChat(NO_FORM)

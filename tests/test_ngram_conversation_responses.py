@@ -1,0 +1,122 @@
+"""Responses under any name, as text, and those that are errors."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from draftsmith.engine.chat_messages import Chat
+from draftsmith.ngram.conversation_formats import chat_of
+from draftsmith.ngram.conversation_responses import AN_ERROR
+
+REQUEST = {"messages": [{"role": "user", "content": "Name a colour."}]}
+WHOLE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Red."}}]}
+PIECES: list[dict[str, Any]] = [
+    {"choices": [{"index": 0, "delta": {"content": "Re"}}]},
+    {"choices": [{"index": 0, "delta": {"content": "d."}, "finish_reason": "stop"}]},
+]
+OLLAMA: list[dict[str, Any]] = [
+    {"message": {"role": "assistant", "content": "Re"}, "done": False},
+    {"message": {"role": "assistant", "content": "d."}, "done": True},
+]
+
+
+def read(value: dict[str, Any]) -> Chat:
+    chat = chat_of(value)
+    assert isinstance(chat, Chat)
+    return chat
+
+
+def texts(value: dict[str, Any]) -> list[tuple[str, str]]:
+    chat = read(value)
+    assert chat.asked == len(chat.messages) - 1
+    assert not chat.dropped.counts
+    return [(one["role"], one["content"]) for one in chat.messages]
+
+
+ALL = [("user", "Name a colour."), ("assistant", "Red.")]
+
+
+@pytest.mark.parametrize("name", ["response", "reply", "raw_response", "chunks", "x"])
+@pytest.mark.parametrize("is_text", [False, True])
+@pytest.mark.parametrize("response", [WHOLE, PIECES])
+def test_response_is_read_whatever_its_name(name: str, is_text: bool, response: Any) -> None:
+    """A last answer that is dropped without a word, since its field has another name."""
+    held = json.dumps(response) if is_text else response
+    assert texts({"request": REQUEST, name: held}) == ALL
+    assert texts({**REQUEST, name: held}) == ALL
+
+
+@pytest.mark.parametrize("name", ["req", "inputs", "input", "payload", "proxy_server_request"])
+def test_request_is_read_whatever_its_name(name: str) -> None:
+    """An answer that follows an empty question, though the line has its messages."""
+    assert texts({name: REQUEST, "response": WHOLE}) == ALL
+    assert texts({"messages": {}, name: json.dumps(REQUEST), "response": WHOLE}) == ALL
+
+
+def test_further_responses_are_counted() -> None:
+    """The second of two responses vanishes without a word."""
+    chat = read({"request": REQUEST, "a": WHOLE, "b": PIECES})
+    assert chat.messages[-1]["content"] == "Red."
+    assert [one.what for one in chat.dropped.counts] == ["further response"]
+
+
+def test_generated_text_beside_messages_is_the_answer() -> None:
+    """A text that was generated is taken for a note."""
+    assert texts({**REQUEST, "generated_text": "Red."}) == ALL
+
+
+def events(pieces: list[dict[str, Any]], before: str = "") -> str:
+    return before + "".join(f"data: {json.dumps(one)}\n\n" for one in pieces) + "data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        events(PIECES),
+        events(PIECES, ": PROCESSING\n\n"),
+        events(PIECES, "id: 7\n"),
+        events(PIECES).splitlines(),
+        "".join(json.dumps(one) + "\n" for one in OLLAMA),
+        json.dumps({"message": {"role": "assistant", "content": "Red."}, "done": True}),
+        {"completion": "Red.", "reasoning": None},
+    ],
+)
+def test_streams_as_text_are_put_together(response: Any) -> None:
+    """The JSON of a stream is replayed as if the model had written it."""
+    assert texts({"request": REQUEST, "response": response}) == ALL
+
+
+@pytest.mark.parametrize("text", ['{"colour": "red"}', '{"a": 1}\n{"b": 2}', ": red", '["red"]'])
+def test_json_that_a_model_wrote_is_its_answer(text: str) -> None:
+    """An answer in JSON is taken for a response, or for nothing."""
+    assert texts({"request": REQUEST, "response": text})[-1] == ("assistant", text)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"error": {"message": "busy", "code": 429}},
+        {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}},
+        {"object": "error", "message": "too long", "code": 400},
+        {"error": "no such model"},
+    ],
+)
+def test_errors_are_no_answers(response: dict[str, Any]) -> None:
+    """The text of an error is replayed as if the model had written it."""
+    for held in (response, json.dumps(response)):
+        chat = read({"request": REQUEST, "response": held})
+        assert chat.unanswered == AN_ERROR
+        assert [one["role"] for one in chat.messages] == ["user"]
+
+
+@pytest.mark.parametrize("name", ["status", "status_code", "statusCode"])
+def test_status_of_an_error_makes_its_page_no_answer(name: str) -> None:
+    """A proxy's page of an error is replayed as if the model had written it."""
+    page = "<html>Bad Gateway</html>"
+    inside = {"request": REQUEST, "response": {name: 502, "body": page}}
+    beside = {"request": REQUEST, "response": page, name: 502}
+    for value in (inside, beside):
+        assert read(value).unanswered == AN_ERROR
+    assert texts({"request": REQUEST, "response": "Red.", name: 200}) == ALL
