@@ -20,7 +20,7 @@ _BLANKS = re.compile(r"[ \t\r\n]*")
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 # Lines of server-sent events beside those with data.
 _FRAME = re.compile(
-    r"event: ?[\w.]{1,64}|id: ?\w{1,64}|retry: ?\d{1,9}|: ?\S{0,64}|data: ?\[DONE\]"
+    r"event: ?[\w.]{1,64}|id: ?\w{1,64}|retry: ?\d{1,9}|:[\w .,:-]{0,64}|data: ?\[DONE\]"
 )
 # What an unfinished value may end with: \u12, or -Infinit.
 _LONGEST_UNFINISHED = 16

@@ -122,14 +122,23 @@ def _is_error(value: Json) -> bool:
 
 def is_refused(value: Json) -> bool:
     """Whether a value has the HTTP status of an error."""
-    return any(isinstance(value.get(name), int) and value[name] >= 400 for name in _STATUSES)
+    said = [str(value.get(name)) for name in _STATUSES]
+    return any(len(one) == 3 and one[0] in "45" and one.isdecimal() for one in said)
 
 
 def held_response(value: object) -> bool:
     """Whether a value is a response, whatever it is called: whole, as text, or a stream."""
     if isinstance(value, str):
         return _inner(value) is not None
-    return is_response(value) or is_stream(value)
+    return is_response(value) or is_stream(value) or bool(_attempts(value))
+
+
+def _attempts(value: object) -> list[Json]:
+    """The responses in a list of them, without those that are errors; none if it is another."""
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        return []
+    known = [one for one in value if is_response(one)]
+    return known if len(known) == len([one for one in value if not _is_error(one)]) else []
 
 
 def is_stream(value: object) -> bool:
@@ -147,6 +156,11 @@ def event_of(line: str) -> Any:
 def _of_list(response: Sequence[Any], chat: Chat) -> Answer:
     if is_stream(response):
         return _of_object(joined_chunks(response), chat)
+    attempts = _attempts(response)
+    if attempts:
+        if len(attempts) > 1:
+            chat.dropped.add("further response", n=len(attempts) - 1)
+        return _of_object(attempts[0], chat)
     if response and all(isinstance(one, str) for one in response):
         events = _events(response)
         if is_stream(events):

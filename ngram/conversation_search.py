@@ -4,6 +4,7 @@ leaves it open.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -26,6 +27,8 @@ SUFFIXES = (".json", ".jsonl", ".ndjson", ".jsonlines", ".parquet")
 _PARQUET = ".parquet"
 # So many values, and so much of a file, say what it holds.
 _FIRST_VALUES, _BLOCK_BYTES, _MOST_BLOCKS = 20, 1 << 20, 8
+# Server-sent events, which may begin with comments.
+_EVENTS = re.compile(rb"(?:\xef\xbb\xbf)?(?:(?::|id:|retry:)[^\n]{0,80}\n|\s){0,9}(?:data|event):")
 
 
 def is_chat_path(path: str) -> bool:
@@ -106,7 +109,7 @@ def held_in(source: Source) -> Held:
     blocks = read_blocks(source, _BLOCK_BYTES, lambda n_bytes: None)
     try:
         head, text = json_head(as_utf8(blocks, source.path, lambda n_replaced: None))
-        if not may_be_json(head) and not head.lstrip().startswith((b"data:", b"event:")):
+        if not may_be_json(head) and not _EVENTS.match(head):
             return "text"
         if kind_of(head) == "strings":
             return "strings"

@@ -19,7 +19,8 @@ from ..engine.chat_messages import (
 from .conversation_trees import PathLost, path_to_current
 
 OTHER_BRANCH = "message of another branch"
-_SYSTEMS = ("system", "system_prompt", "systemPrompt")
+_SYSTEMS = ("system", "system_prompt", "systemPrompt", "system_message", "systemMessage",
+            "system_instruction", "systemInstruction")  # fmt: skip
 
 
 def is_message(value: object) -> bool:
@@ -43,11 +44,24 @@ def chat_with(value: Json) -> Chat:
     more = value.get("chat_template_kwargs")
     if isinstance(more, Mapping):
         chat.values |= {name: shallow(one) for name, one in more.items() if name not in TAKEN}
-    said = value.get(first_of(value, _SYSTEMS))
-    system = said if isinstance(said, str) else text_of_blocks(said)
+    name = first_of(value, _SYSTEMS)
+    system = _system_text(value.get(name))
     if system:
         chat.messages.append({"role": "system", "content": system})
+    elif system is None and value.get(name):
+        chat.dropped.add("field", name)
     return chat
+
+
+def _system_text(said: Any) -> str | None:
+    """A text of the system; None if it is none, or more than a text."""
+    if isinstance(said, Mapping):
+        held = said.get(first_of(said, ("content", "parts", "text")))
+        return _system_text(held) if not isinstance(held, Mapping) else None
+    if isinstance(said, list):
+        parts = [{"type": "text", **one} if isinstance(one, Mapping) else one for one in said]
+        return text_of_blocks(parts)
+    return said if isinstance(said, str) else None
 
 
 def branch_of(

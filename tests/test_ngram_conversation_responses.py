@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from draftsmith.engine.chat_messages import Chat
+from draftsmith.ngram.conversation_files import open_chats
 from draftsmith.ngram.conversation_formats import chat_of
 from draftsmith.ngram.conversation_responses import AN_ERROR
+from draftsmith.ngram.conversation_search import held_in
+from draftsmith.ngram.corpus_find import find_sources
 
 REQUEST = {"messages": [{"role": "user", "content": "Name a colour."}]}
 WHOLE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Red."}}]}
@@ -116,7 +120,50 @@ def test_status_of_an_error_makes_its_page_no_answer(name: str) -> None:
     """A proxy's page of an error is replayed as if the model had written it."""
     page = "<html>Bad Gateway</html>"
     inside = {"request": REQUEST, "response": {name: 502, "body": page}}
-    beside = {"request": REQUEST, "response": page, name: 502}
+    beside = {"request": REQUEST, "response": page, name: "502"}
     for value in (inside, beside):
         assert read(value).unanswered == AN_ERROR
     assert texts({"request": REQUEST, "response": "Red.", name: 200}) == ALL
+
+
+@pytest.mark.parametrize("name", ["response", "responses", "attempts"])
+def test_response_is_found_among_attempts(name: str) -> None:
+    """A list of attempts is dropped without a word, or its error taken for the answer."""
+    error = {"error": {"message": "busy"}}
+    assert texts({"request": REQUEST, name: [error, WHOLE]}) == ALL
+    chat = read({"request": REQUEST, name: [WHOLE, error, WHOLE]})
+    assert chat.messages[-1]["content"] == "Red."
+    assert [one.what for one in chat.dropped.counts] == ["further response"]
+
+
+@pytest.mark.parametrize("name", ["system", "system_message", "systemInstruction"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Be brief.",
+        {"parts": [{"text": "Be brief."}]},
+        {"role": "system", "content": "Be brief."},
+        [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    ],
+)
+def test_system_beside_messages_is_read_in_each_form(name: str, said: Any) -> None:
+    """A system prompt that is no plain text is missing in the prompts without a word."""
+    value = {name: said, "messages": [*REQUEST["messages"], WHOLE["choices"][0]["message"]]}
+    assert read(value).messages[0] == {"role": "system", "content": "Be brief."}
+
+
+def test_system_that_is_no_text_is_counted() -> None:
+    """An image in a system prompt vanishes, and the text beside it, without a word."""
+    chat = read({"system": [{"type": "image"}], **REQUEST, "response": "Red."})
+    assert [one.what for one in chat.dropped.counts] == ["field 'system'"]
+
+
+def test_stream_with_comments_is_known_as_one(tmp_path: Path) -> None:
+    """A saved stream that begins with a comment is replayed as the text of its JSON."""
+    path = tmp_path / "stream.txt"
+    path.write_text(events(PIECES, ": PLEASE WAIT\n\n"))
+    assert held_in(find_sources([str(path)], None, is_text=True)[0][0]) == "chats"
+    [[(place, chat)]] = open_chats([str(path)]).conversations()
+    assert isinstance(chat, Chat)
+    assert chat.messages[-1]["content"] == "Red."
+    assert place == f"{path}:3"
