@@ -9,6 +9,7 @@ import glob
 import os
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Literal, NamedTuple, Protocol
@@ -17,6 +18,7 @@ from ..engine.errors import InputUnreadable
 
 STDIN = "-"
 Stamp = int | str | None
+_WRITER_S = 10.0  # that a pipe's writer may come later than its reader
 
 
 class Status(NamedTuple):
@@ -91,12 +93,41 @@ class LocalStore:
 
     def open(self, path: str) -> AbstractContextManager[IO[bytes]]:
         if path != STDIN:
-            return open(path, "rb")
+            is_pipe = stat.S_ISFIFO(os.stat(path).st_mode)
+            return _open_pipe(path) if is_pipe else open(path, "rb")
         if sys.stdin is None or sys.stdin.closed:
             raise InputUnreadable(
                 "standard input is closed", remedy="pipe a text in, or name a file"
             )
         return nullcontext(sys.stdin.buffer)  # not ours to close
+
+
+def _open_pipe(path: str) -> IO[bytes]:
+    """Open a pipe; to open one that nothing writes into would wait for ever."""
+    opened: list[int] = []
+    failed: list[OSError] = []
+
+    def attempt() -> None:
+        try:
+            opened.append(os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)))
+        except OSError as error:
+            failed.append(error)
+
+    waiting = threading.Thread(target=attempt, daemon=True)
+    waiting.start()
+    waiting.join(_WRITER_S)
+    if not waiting.is_alive():
+        if failed:
+            raise failed[0]
+        return os.fdopen(opened[0], "rb")
+    os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))  # a writer, for the thread to go on
+    waiting.join()
+    for descriptor in opened:
+        os.close(descriptor)
+    raise InputUnreadable(
+        f"{show_path(path)}: a named pipe that nothing writes into",
+        remedy="start the program that writes into it first, or name a file",
+    )
 
 
 LOCAL = LocalStore()

@@ -23,7 +23,7 @@ from draftsmith.engine.errors import (
     InputUnreadable,
     UsageError,
 )
-from draftsmith.ngram import corpus_ids
+from draftsmith.ngram import corpus_ids, corpus_store
 from draftsmith.ngram.corpus import Corpus, open_corpus
 from draftsmith.ngram.corpus_decode import (
     drop_last_newline,
@@ -384,6 +384,20 @@ def test_named_pipe_is_read(tmp_path: Path) -> None:
     writer.join()
     with pytest.raises(UsageError):
         open_corpus([path, path])
+
+
+def test_named_pipe_without_a_writer_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run would wait for ever, without a word, for a pipe that nothing writes into."""
+    monkeypatch.setattr(corpus_store, "_WRITER_S", 0.05)
+    path = str(tmp_path / "pipe")
+    os.mkfifo(path)
+    n_threads = threading.active_count()
+    with pytest.raises(InputUnreadable, match="nothing writes into") as refused:
+        texts(open_corpus([path]))
+    assert "start the program" in refused.value.remedy
+    assert threading.active_count() <= n_threads  # the one that waited has ended
 
 
 def test_stdin_is_read_as_bytes_and_left_open(
