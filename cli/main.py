@@ -191,7 +191,8 @@ def _describe_usage(error: Any) -> str:
     path = context.command_path if context is not None else "draftsmith"
     if hasattr(error, "param_hint") and hasattr(error, "param"):
         error.param_hint = error.param_hint or describe_parameter(error)
-    return f"error: {error.format_message().rstrip('.')}; see {path} --help"
+    complaint = error.format_message().rstrip(".").replace(": Value error, ", ": ", 1)
+    return f"error: {complaint}; see {path} --help"
 
 
 def _shortened(word: re.Match[str]) -> str:

@@ -199,7 +199,7 @@ Seed = Annotated[
 ]
 IgnoreEos = Annotated[
     bool,
-    typer.Option("--ignore-eos", help="Go on behind a token that ends the text."),
+    typer.Option("--ignore-eos", help="Go on after a token that ends the text."),
 ]
 Stop = Annotated[
     list[str] | None,

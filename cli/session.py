@@ -267,7 +267,7 @@ def _check_room(n_prompt: int, n_predict: int, n_ctx: int) -> None:
     most = n_ctx - n_prompt + 1
     if n_predict > most:
         raise UsageError(
-            f"-n {n_predict} is too much: behind the prompt's {n_prompt} tokens the context of "
+            f"-n {n_predict} is too much: after the prompt's {n_prompt} tokens the context of "
             f"{n_ctx} has room for {most}",
             remedy=f"give -n {most} or less, -1 for as many as there is room for, or a larger -c",
         )

@@ -76,6 +76,10 @@ def test_version(cli: Cli) -> None:
             ["lookup-create", "-m", "x", "-f", "x", "-lcs", "o", "--ngram-min", "3"],
             "--ngram-min 3 is above --ngram-max 2",
         ),
+        (
+            ["mtp-run", "-m", "x", "-p", "x", "--drafter", "mtp,ngram"],
+            "'--drafter': 'mtp,ngram' is",
+        ),
         (["lookup-merge", "one"], "then the file to write"),
         (["lookup"], "lookup"),
         (["--nonsense"], "--nonsense"),
