@@ -33,7 +33,8 @@ ANSWERS_ELSEWHERE = "a request of a batch; its answer is in the batch's output, 
 _REQUESTS = ("request", "requestBody", "request_body", "kwargs")
 _RESPONSES = ("response", "responseBody", "response_body", "completion", "output")
 # Names of a text that was answered; other texts beside a request may be anything.
-_TEXTS = ("generated_text", "response_text", "response_content", "output_text", "reply")
+_TEXTS = ("generated_text", "response_text", "response_content", "output_text", "reply",
+          "content")  # fmt: skip
 _WRAPPERS = ("body", "json", "params", "data")
 _ASKED = ("messages", "prompt", "input")
 _DEEPEST = 4
@@ -145,9 +146,19 @@ def _response(value: Json) -> Any:
         return found
     if is_response(value) or isinstance(value.get("message"), Mapping):
         return value
+    if value.get("role") == "assistant" and value.get("content"):
+        return value
     others = _other_responses(value)
-    texts = (value[name] for name in _TEXTS if has_text(value, name))
-    return others[0] if others else next(texts, _Missing)
+    if others or _ends_with_answer(value):
+        return others[0] if others else _Missing
+    return next((value[name] for name in _TEXTS if has_text(value, name)), _Missing)
+
+
+def _ends_with_answer(value: Json) -> bool:
+    """Whether messages end with one of the assistant, so that a text beside them is none."""
+    messages = _unwrapped(value.get("messages"))
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return isinstance(last, Mapping) and last.get("role") == "assistant"
 
 
 def _is_nested(messages: object) -> bool:

@@ -27,6 +27,7 @@ _COMPLETION = (
 _CUT = ("length", "max_tokens", "max_output_tokens", "limit")
 # What a line of server-sent events begins with; a line of a comment keeps the connection open.
 _EVENT_FIELDS = ("data:", "event:", "id:", "retry:", ":")
+_ANSWERS = ("response", "completion", "output_text", "text", "generated_text", "answer")
 _STATUSES = ("status", "status_code", "statusCode")
 _FAILED = ("errored", "expired", "canceled")
 _BLOCKS = ("text", "thinking", "tool_use", "redacted_thinking", "server_tool_use")
@@ -194,9 +195,11 @@ def _of_object(value: Json, chat: Chat) -> Answer:
         return _said(value["content"], is_cut=is_cut, is_text=True)
     if "content" in value and (is_message(value) or value.get("type") == "message"):
         return Answer((_spoken(value),), is_cut, name=name)
-    for key in ("response", "completion", "output_text", "text", "generated_text"):
+    for key in _ANSWERS:
         if has_text(value, key):
             return _said(value[key], is_cut=is_cut)
+    if has_text(value, "content") and chat.messages:  # behind a prompt it may be a raw text
+        return _said(value["content"], is_cut=is_cut)
     raise NotAChat(NO_FORM)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine.chat_messages import Chat
+from draftsmith.engine.chat_messages import Chat, NotAChat
 from draftsmith.ngram.conversation_files import open_chats
 from draftsmith.ngram.conversation_formats import chat_of
-from draftsmith.ngram.conversation_responses import AN_ERROR
+from draftsmith.ngram.conversation_responses import AN_ERROR, NO_FORM
 from draftsmith.ngram.conversation_search import held_in
 from draftsmith.ngram.corpus_find import find_sources
 
@@ -68,7 +68,19 @@ def test_further_responses_are_counted() -> None:
 
 def test_generated_text_beside_messages_is_the_answer() -> None:
     """A text that was generated is taken for a note."""
-    assert texts({**REQUEST, "generated_text": "Red."}) == ALL
+    for name in ("generated_text", "reply", "content"):
+        assert texts({**REQUEST, name: "Red."}) == ALL
+    blocks = [{"type": "text", "text": "Red."}]
+    assert texts({**REQUEST, "role": "assistant", "content": blocks}) == ALL
+
+
+def test_text_beside_an_answered_chat_is_no_answer() -> None:
+    """A note beside a chat becomes an answer, and the answer that is there its begin."""
+    chat = read(
+        {"messages": [*REQUEST["messages"], WHOLE["choices"][0]["message"]], "content": "x"}
+    )
+    assert [(one["role"], one["content"]) for one in chat.messages] == ALL
+    assert chat.asked is None
 
 
 def events(pieces: list[dict[str, Any]], before: str = "") -> str:
@@ -85,6 +97,8 @@ def events(pieces: list[dict[str, Any]], before: str = "") -> str:
         "".join(json.dumps(one) + "\n" for one in OLLAMA),
         json.dumps({"message": {"role": "assistant", "content": "Red."}, "done": True}),
         {"completion": "Red.", "reasoning": None},
+        {"content": "Red.", "usage": {}},
+        {"answer": "Red."},
     ],
 )
 def test_streams_as_text_are_put_together(response: Any) -> None:
@@ -124,6 +138,12 @@ def test_status_of_an_error_makes_its_page_no_answer(name: str) -> None:
     for value in (inside, beside):
         assert read(value).unanswered == AN_ERROR
     assert texts({"request": REQUEST, "response": "Red.", name: 200}) == ALL
+
+
+def test_content_behind_a_prompt_may_be_a_raw_text() -> None:
+    """The text of /completion, without what the server says beside it, is put into a chat."""
+    with pytest.raises(NotAChat, match=NO_FORM):
+        chat_of({"prompt": "Red, green,", "response": {"content": " blue.", "stop": True}})
 
 
 @pytest.mark.parametrize("name", ["response", "responses", "attempts"])
