@@ -93,17 +93,22 @@ def answer_of(response: object, chat: Chat, depth: int = 0) -> Answer:
 def _inner(text: str) -> Any:
     """What a text holds: JSON that is an answer, or the lines of a stream; None: words."""
     start = text.lstrip()[:6]
-    if start.startswith(_EVENT_FIELDS) and (events := _events(text.splitlines())):
+    if start.startswith(_EVENT_FIELDS) and (events := _events(_lines(text))):
         return events
     if start[:1] not in ("{", "["):
         return None
     found = parsed(text)
     if found is None:  # a stream of JSON lines, as Ollama's
-        found = [parsed(line) for line in text.splitlines() if line.strip()]
+        found = [parsed(line) for line in _lines(text) if line.strip()]
     if isinstance(found, Mapping):
         known = is_response(found) or is_chunk(found) or "body" in found or is_message(found)
         return found if known or _is_error(found) else None
     return found if is_stream(found) else None
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a stream: JSON may hold other characters that separate lines, as U+2028."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _events(lines: Sequence[str]) -> list[Any]:

@@ -106,6 +106,16 @@ def test_streams_as_text_are_put_together(response: Any) -> None:
     assert texts({"request": REQUEST, "response": response}) == ALL
 
 
+def test_separators_of_lines_in_a_stream_are_text() -> None:
+    """A piece that holds U+2028 or U+0085 is torn, and lost, or its stream replayed as text."""
+    said = "a\u2028b\x85c"
+    delta = {"choices": [{"index": 0, "delta": {"content": said}}]}
+    line = {"message": {"role": "assistant", "content": said}, "done": False}
+    for one, before in ((delta, "data: "), (line, "")):
+        text = (before + json.dumps(one, ensure_ascii=False) + "\r\n\r\n") * 2
+        assert texts({"request": REQUEST, "response": text})[-1] == ("assistant", said * 2)
+
+
 @pytest.mark.parametrize("text", ['{"colour": "red"}', '{"a": 1}\n{"b": 2}', ": red", '["red"]'])
 def test_json_that_a_model_wrote_is_its_answer(text: str) -> None:
     """An answer in JSON is taken for a response, or for nothing."""
