@@ -75,7 +75,7 @@ def answer_of(response: object, chat: Chat, depth: int = 0) -> Answer:
         raise NotAChat(NO_FORM)
     if isinstance(response, str):
         inner = _inner(response)
-        return _said(response) if inner is None else answer_of(inner, chat, depth + 1)
+        return _said(response) if inner is None else answer_of(_whole(inner, chat), chat, depth + 1)
     if isinstance(response, list):
         return _of_list(response, chat)
     if response is None:
@@ -103,7 +103,8 @@ def _inner(text: str) -> Any:
     if isinstance(found, Mapping):
         known = is_response(found) or is_chunk(found) or "body" in found or is_message(found)
         return found if known or _is_error(found) else None
-    return found if is_stream(found) else None
+    pieces = [one for one in found if one is not None] if isinstance(found, list) else []
+    return found if is_stream(pieces) else None
 
 
 def _lines(text: str) -> list[str]:
@@ -112,10 +113,20 @@ def _lines(text: str) -> list[str]:
 
 
 def _events(lines: Sequence[str]) -> list[Any]:
-    """The values of the lines of server-sent events; none if there are other lines."""
+    """The values of the lines of events, None for a torn one; none if there are other lines."""
     if not all(line.startswith(_EVENT_FIELDS) for line in lines if line.strip()):
         return []
-    return [event for line in lines if (event := event_of(line)) is not None]
+    data = (line for line in lines if line.startswith("data:"))
+    found = [event_of(line) for line in data if line[5:].strip() not in ("", "[DONE]")]
+    return found if any(one is not None for one in found) else []
+
+
+def _whole(held: Any, chat: Chat) -> Any:
+    """What a text holds without the pieces of a stream that are torn, which are counted."""
+    if not isinstance(held, list) or None not in held:
+        return held
+    chat.dropped.add("torn piece of a stream", of_answer=True, n=held.count(None))
+    return [one for one in held if one is not None]
 
 
 def _is_error(value: Json) -> bool:
@@ -168,7 +179,7 @@ def _of_list(response: Sequence[Any], chat: Chat) -> Answer:
             chat.dropped.add("further response", n=len(attempts) - 1)
         return _of_object(attempts[0], chat)
     if response and all(isinstance(one, str) for one in response):
-        events = _events(response)
+        events = _whole(_events(response), chat)
         if is_stream(events):
             return _of_object(joined_chunks(events), chat)
     if response and all(kind_of(one) in _BLOCKS for one in response):

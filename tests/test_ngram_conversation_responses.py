@@ -106,6 +106,16 @@ def test_streams_as_text_are_put_together(response: Any) -> None:
     assert texts({"request": REQUEST, "response": response}) == ALL
 
 
+def test_torn_piece_of_a_stream_is_counted() -> None:
+    """The end of an answer is missing without a word, or its stream is replayed as text."""
+    lines = "".join(json.dumps(one) + "\n" for one in OLLAMA)
+    for text in (events(PIECES) + 'data: {"choices": [{"de', lines + '{"message": {"ro'):
+        chat = read({"request": REQUEST, "response": text})
+        assert chat.messages[-1]["content"] == "Red."
+        [(kind, n)] = chat.dropped.counts.items()
+        assert (kind.what, kind.of_answer, n) == ("torn piece of a stream", True, 1)
+
+
 def test_separators_of_lines_in_a_stream_are_text() -> None:
     """A piece that holds U+2028 or U+0085 is torn, and lost, or its stream replayed as text."""
     said = "a\u2028b\x85c"
