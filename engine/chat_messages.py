@@ -169,6 +169,13 @@ def count_media(chat: Chat, value: Json, *, of_answer: bool = False) -> None:
             chat.dropped.add("field", name, of_answer=of_answer, n=n)
 
 
+def is_message(value: object) -> bool:
+    """Whether a value is a message, and a list that begins with it one conversation."""
+    if not isinstance(value, Mapping) or {"message_id", "parent_id"} <= value.keys():
+        return False  # a message of a tree, whose list may hold several
+    return "role" in value or "from" in value
+
+
 def role_of(role: str) -> str:
     """The name of a role that templates know; the role itself if it is another."""
     name = role.lower()

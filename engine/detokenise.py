@@ -11,16 +11,21 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .bpe import ALPHABET
 from .vocabulary import ESCAPED_SPACE, HIDDEN, SPECIAL, Attribute, Vocabulary
 
-if TYPE_CHECKING:
-    from .tokenizer import Tokenizer
-
 _BYTE_OF_CHARACTER = {chr(code_point): bytes([byte]) for byte, code_point in enumerate(ALPHABET)}
 _HEX = re.compile(rb"[0-9A-Fa-f]{0,2}")
+
+
+class HasVocabulary(Protocol):
+    """What the text of ids needs of a tokenizer."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Pieces and attributes of the tokens."""
 
 
 def token_piece(vocabulary: Vocabulary, token: int, *, special: bool = True) -> bytes:
@@ -72,7 +77,7 @@ class TextStream:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, *, special: bool = False, begins_text: bool = False
+        self, tokenizer: HasVocabulary, *, special: bool = False, begins_text: bool = False
     ) -> None:
         self._vocabulary = tokenizer.vocabulary
         self._special = special

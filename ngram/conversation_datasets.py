@@ -9,8 +9,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..engine.chat_messages import Chat, Json, NotAChat, add_message, add_messages, first_of
-from .conversation_values import chat_with, is_message
+from ..engine.chat_messages import (
+    Chat,
+    Json,
+    NotAChat,
+    add_message,
+    add_messages,
+    first_of,
+    is_message,
+)
+from .conversation_values import chat_with
 
 _PROMPTS = ("prompt", "instruction", "question", "query", "input")
 _ANSWERS = ("completion", "response", "output", "answer")

@@ -14,6 +14,7 @@ from ..engine.chat_messages import (
     Json,
     NotAChat,
     add_messages,
+    is_message,
 )
 from .conversation_agents import Line, chats_of_agent, is_agent_line, is_record
 from .conversation_datasets import (
@@ -52,7 +53,7 @@ from .conversation_lists import (
 from .conversation_requests import chats_of_stream, is_exchange, is_trace, of_exchange, of_trace
 from .conversation_responses import is_chunk
 from .conversation_services import of_chatgpt, of_claude, of_web_page
-from .conversation_values import chat_with, inner, is_message, is_node, list_of
+from .conversation_values import chat_with, inner, is_node, list_of
 
 NOT_KNOWN = "no conversation of a known form"
 ONE_MESSAGE = "a message by itself, which does not say what conversation it is of"

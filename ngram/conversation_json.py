@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ..engine.chat_messages import is_message
 from ..engine.json_text import mended
-from .conversation_values import is_message
 from .corpus_decode import MOST_VALUES, is_too_much, repair_utf8
 
 _DECODER = json.JSONDecoder()

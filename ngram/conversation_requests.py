@@ -11,7 +11,7 @@ from typing import Any
 
 from ..engine.chat_abilities import text_of
 from ..engine.chat_blocks import kind_of
-from ..engine.chat_messages import Chat, Json, NotAChat, add_messages, has_text, parsed
+from ..engine.chat_messages import Chat, Json, NotAChat, add_messages, has_text, is_message, parsed
 from .conversation_agents import Line
 from .conversation_items import messages_of_items
 from .conversation_responses import (
@@ -26,7 +26,7 @@ from .conversation_responses import (
     joined_chunks,
     stream_of,
 )
-from .conversation_values import chat_with, is_message
+from .conversation_values import chat_with
 
 NO_PROMPT = "prompt that the file does not hold"
 ANSWERS_ELSEWHERE = "a request of a batch; its answer is in the batch's output, which is not given"

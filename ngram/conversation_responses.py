@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..engine.chat_blocks import kind_of
-from ..engine.chat_messages import Chat, Json, NotAChat, has_text, parsed
+from ..engine.chat_messages import Chat, Json, NotAChat, has_text, is_message, parsed
 from .conversation_items import messages_of_items
-from .conversation_values import is_message
 
 AN_ERROR = "an error instead of an answer"
 NO_FORM = "a response of no known form"

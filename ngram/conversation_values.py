@@ -23,13 +23,6 @@ _SYSTEMS = ("system", "system_prompt", "systemPrompt", "system_message", "system
             "system_instruction", "systemInstruction")  # fmt: skip
 
 
-def is_message(value: object) -> bool:
-    """Whether a value is a message, and a list that begins with it one conversation."""
-    if not isinstance(value, Mapping) or {"message_id", "parent_id"} <= value.keys():
-        return False  # a message of a tree, whose list may hold several
-    return "role" in value or "from" in value
-
-
 def chat_with(value: Json) -> Chat:
     """A conversation with the tools, further variables and system's text that stand beside it."""
     chat = Chat()
