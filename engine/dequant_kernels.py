@@ -10,7 +10,7 @@ from numba import njit
 from .block_kernels import Q4_0, Q4_1, Q4_K, Q5_1, Q5_K, unpack
 
 # See block_kernels.
-BUILT_ON = {"block_kernels": "565476ed"}
+BUILT_ON = {"engine.block_kernels": "c2a9c47f"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 

@@ -54,7 +54,7 @@ TOKEN_BLOCK = 128  # tokens whose activations stay in the CPU's cache while weig
 
 # The beginning of that file's SHA-256: Numba's cache sees edits of this file only, so an edit there
 # has to be one here (tests/test_layers.py tells the number).
-BUILT_ON = {"tile_kernels": "787927c5"}
+BUILT_ON = {"engine.tile_kernels": "787927c5"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 # Called by kernels only: a way in from Python would take as long again to compile.

@@ -10,7 +10,7 @@ from .block_kernels import unpack
 from .tile_kernels import bits_of_float, half_bits, put_half_word, put_word
 
 # See block_kernels.
-BUILT_ON = {"block_kernels": "565476ed", "tile_kernels": "787927c5"}
+BUILT_ON = {"engine.block_kernels": "c2a9c47f", "engine.tile_kernels": "787927c5"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 

@@ -35,9 +35,9 @@ from ..engine.tile_kernels import barrier, float_of_half, row_exp, row_max, stay
 
 # See forward_kernels.
 BUILT_ON = {
-    "dequant_kernels": "29451c5d",
-    "forward_kernels": "8e8e8755",
-    "tile_kernels": "787927c5",
+    "engine.dequant_kernels": "a1b193f0",
+    "engine.forward_kernels": "0593364f",
+    "engine.tile_kernels": "787927c5",
 }
 
 # Places in the second half of the slots, a row a head; OUTPUT is absent where it is the trunk's.

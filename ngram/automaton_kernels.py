@@ -21,7 +21,7 @@ import numpy as np
 
 from .slot_kernels import U, copy, helper, view
 
-BUILT_ON = {"slot_kernels": "43f6f6ac"}
+BUILT_ON = {"ngram.slot_kernels": "43f6f6ac"}
 
 # numbers: int64 [9 or more]  see below
 # states:  int32 [n * 8]       records; state 0 is the empty string

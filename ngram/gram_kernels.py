@@ -15,7 +15,7 @@ import numpy as np
 
 from .slot_kernels import U, helper
 
-BUILT_ON = {"slot_kernels": "43f6f6ac"}
+BUILT_ON = {"ngram.slot_kernels": "43f6f6ac"}
 
 # Places in vars of a slot with an index.
 BASE = 0

@@ -34,7 +34,7 @@ from .gram_kernels import (
 )
 from .slot_kernels import EXACT, KEYS, KIND, MAP_K4V, N_VARS, U, copy, helper
 
-BUILT_ON = {"gram_kernels": "a6139553", "slot_kernels": "43f6f6ac"}
+BUILT_ON = {"ngram.gram_kernels": "155c39ae", "ngram.slot_kernels": "43f6f6ac"}
 
 # Places in vars, behind those of the index.
 _SEEN = N_INDEX_VARS  # tokens of the text at the last call

@@ -24,7 +24,7 @@ import numpy as np
 from .gram_kernels import rolled_hash, top_of
 from .slot_kernels import EXACT, KEYS, N_VARS, U, copy, helper
 
-BUILT_ON = {"gram_kernels": "a6139553", "slot_kernels": "43f6f6ac"}
+BUILT_ON = {"ngram.gram_kernels": "155c39ae", "ngram.slot_kernels": "43f6f6ac"}
 
 # Places in vars.
 _SEEN = 0  # tokens of the text at the last call

@@ -35,7 +35,7 @@ from .automaton_kernels import (
 )
 from .slot_kernels import ENDS, KEYS, KIND, PARTS, VLLM_NGRAM, U, helper
 
-BUILT_ON = {"automaton_kernels": "dedb7cd8", "slot_kernels": "43f6f6ac"}
+BUILT_ON = {"ngram.automaton_kernels": "93f62dd0", "ngram.slot_kernels": "43f6f6ac"}
 
 
 def prompt_lookup_sizes(n_tokens):

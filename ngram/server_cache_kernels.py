@@ -47,7 +47,7 @@ from .draft_kernels import (
 )
 from .slot_kernels import EXACT, KEYS, N_VARS, PARTS, U, copy, helper, view
 
-BUILT_ON = {"draft_kernels": "7811738b", "slot_kernels": "43f6f6ac"}
+BUILT_ON = {"ngram.draft_kernels": "7811738b", "ngram.slot_kernels": "43f6f6ac"}
 
 # What ngram-cache reads besides the text; never changed, shared by all slots.
 # dynamic, bigrams: of draft_kernels; thresholds: int64 [4, 5]; origin: int64 [draft-max, 2], out

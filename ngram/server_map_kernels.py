@@ -29,7 +29,7 @@ from .gram_kernels import (
 )
 from .slot_kernels import KEYS, KIND, MAP_K4V, N_VARS, PARTS, U, copy, helper, view
 
-BUILT_ON = {"gram_kernels": "a6139553", "slot_kernels": "43f6f6ac"}
+BUILT_ON = {"ngram.gram_kernels": "155c39ae", "ngram.slot_kernels": "43f6f6ac"}
 
 # Places in vars, behind those of the index of occurrences, which ngram-map-k4v alone has.
 _SEEN = N_INDEX_VARS  # tokens of the text at the last call, the sampled one included

@@ -71,14 +71,14 @@ from .slot_kernels import (
 from .suffix_kernels import accept_suffix, begin_suffix, draft_suffix, forget_suffix, grow_suffix
 
 BUILT_ON = {
-    "draft_kernels": "7811738b",
-    "map_kernels": "eae6e4bb",
-    "prompt_lookup_kernels": "3bf3bea5",
-    "suffix_kernels": "e23ec07a",
-    "mod_kernels": "a6e34248",
-    "server_cache_kernels": "04d85b2c",
-    "server_map_kernels": "70daef24",
-    "slot_kernels": "43f6f6ac",
+    "ngram.draft_kernels": "7811738b",
+    "ngram.map_kernels": "7361b12e",
+    "ngram.mod_kernels": "45bb1be7",
+    "ngram.prompt_lookup_kernels": "10e427bd",
+    "ngram.server_cache_kernels": "de90798e",
+    "ngram.server_map_kernels": "54e7cc23",
+    "ngram.slot_kernels": "43f6f6ac",
+    "ngram.suffix_kernels": "192696e0",
 }
 
 # What a replay counts, see spec_replay.py. All int64 but example_ids.

@@ -44,7 +44,7 @@ from .automaton_kernels import (
 )
 from .slot_kernels import KEYS, MILLION, N_VARS, U, copy, helper
 
-BUILT_ON = {"automaton_kernels": "dedb7cd8", "slot_kernels": "43f6f6ac"}
+BUILT_ON = {"ngram.automaton_kernels": "93f62dd0", "ngram.slot_kernels": "43f6f6ac"}
 
 # Places in params: the kind's keys.
 _DEPTH = KEYS

@@ -6,7 +6,7 @@ from numba import njit
 from ..engine.tile_kernels import f32_tile, row_exp, row_max
 
 # See forward_kernels.
-BUILT_ON = {"tile_kernels": "787927c5"}
+BUILT_ON = {"engine.tile_kernels": "787927c5"}
 
 PANEL = 16  # keys that are multiplied at a time
 

@@ -31,7 +31,7 @@ from ..engine.forward_kernels import (
 from ..engine.tile_kernels import atomic_add, barrier, f32_tile, float_of_half, stay_out
 
 # See forward_kernels.
-BUILT_ON = {"forward_kernels": "8e8e8755", "tile_kernels": "787927c5"}
+BUILT_ON = {"engine.forward_kernels": "0593364f", "engine.tile_kernels": "787927c5"}
 
 PANEL = 16
 

@@ -8,7 +8,7 @@ from numba import njit
 from .select_kernels import NEIGHBOUR_SHARE, keep_chunks, weigh_chunks
 
 # See forward_kernels.
-BUILT_ON = {"select_kernels": "bfa65acb"}
+BUILT_ON = {"prefill.select_kernels": "bfa65acb"}
 
 
 @njit(cache=True, nogil=True)
