@@ -15,7 +15,7 @@ from .output import Output, Table, number
 from .session import RunRequest
 
 if TYPE_CHECKING:
-    from ..engine.model import Model
+    from ..engine.transformer.model import Model
     from ..prefill.attention import AttentionRule
     from ..prefill.calibrate import Findings, Question, Recall, Seen
     from ..prefill.calibrated import Calibration
@@ -95,8 +95,8 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
     """Do what the command says and print the result."""
     import numpy as np
 
-    from ..engine.hparams import read_params
     from ..engine.jit import CompileWatch
+    from ..engine.transformer.hparams import read_params
     from ..prefill.attention import AttentionRule
     from ..prefill.calibrate import Trials, candidates, questions
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
@@ -146,8 +146,8 @@ def _path(request: CalibrateRequest, target: Target) -> Path:
     OutputNoFolder, OutputNotWritable : it cannot be written
     """
     from ..engine.atomic_file import check_writable
-    from ..engine.hparams import read_params
-    from ..engine.identity import Identity
+    from ..engine.gguf.identity import Identity
+    from ..engine.transformer.hparams import read_params
     from ..prefill.calibrated import own_folder
 
     if request.output is not None:
@@ -232,8 +232,8 @@ def _write(
 
 
 def _calibration(heads: Any, rule: AttentionRule, target: Target) -> Calibration:
-    from ..engine.hparams import read_params
-    from ..engine.identity import Identity
+    from ..engine.gguf.identity import Identity
+    from ..engine.transformer.hparams import read_params
     from ..prefill.calibrated import Calibration
 
     metadata = target.metadata

@@ -10,8 +10,8 @@ from ..engine.errors import InputMalformed
 from .chat_options import shown_names
 
 if TYPE_CHECKING:
-    from ..engine.chat_messages import Message
-    from ..engine.chat_prompt import PromptTemplate
+    from ..engine.chat.messages import Message
+    from ..engine.chat.prompt import PromptTemplate
     from .output import Output
 
 MOST_BYTES = 1 << 25
@@ -49,8 +49,8 @@ def read_chat(path: str, template: PromptTemplate, out: Output) -> ChatInput:
     InputMalformed : it holds no conversation
     ChatTemplateUnusable : the template does not like it
     """
-    from ..engine.chat_messages import NotAChat
-    from ..engine.chat_request import ChatRequest
+    from ..engine.chat.messages import NotAChat
+    from ..engine.chat.request import ChatRequest
     from ..engine.json_text import NotJson, json_of
     from ..engine.plain_file import read_small
 
@@ -85,7 +85,7 @@ def warn_of_lost(
     messages: Sequence[Message], text: str, template: PromptTemplate, name: str, out: Output
 ) -> None:
     """Say what of a conversation is not in its text."""
-    from ..engine.chat_prompt import not_shown
+    from ..engine.chat.prompt import not_shown
 
     lost: dict[str, list[int]] = {}
     for place, what in not_shown(text, messages, template.abilities):

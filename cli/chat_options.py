@@ -13,10 +13,10 @@ from ..engine.errors import UsageError
 from .options import is_typed
 
 if TYPE_CHECKING:
-    from ..engine.chat import ChatTemplate
-    from ..engine.chat_prompt import PromptTemplate
-    from ..engine.gguf_file import GgufMetadata
-    from ..engine.vocabulary import Vocabulary
+    from ..engine.chat.prompt import PromptTemplate
+    from ..engine.chat.template import ChatTemplate
+    from ..engine.gguf.file import GgufMetadata
+    from ..engine.tokens.vocabulary import Vocabulary
     from .output import Output
 
 # llama.cpp's words for each.
@@ -122,7 +122,7 @@ class ChatOptions:
         ------
         ChatTemplateUnusable, InputUnreadable, InputMalformed : see ``ChatTemplate.of``
         """
-        from ..engine.chat import ChatTemplate
+        from ..engine.chat.template import ChatTemplate
 
         return ChatTemplate.of(metadata, vocabulary, file=self.file)
 
@@ -135,7 +135,7 @@ class ChatOptions:
         ------
         ChatTemplateUnusable, InputUnreadable, InputMalformed, UsageError : see ``values``
         """
-        from ..engine.chat_prompt import PromptTemplate
+        from ..engine.chat.prompt import PromptTemplate
 
         values = self.values
         template = PromptTemplate.adapting(self.template(metadata, vocabulary), values)
@@ -173,7 +173,7 @@ def shown_names(names: list[str], most: int = 10) -> str:
 
 def _object(text: str) -> dict[str, Any]:
     """The variables that --chat-template-kwargs holds."""
-    from ..engine.chat_messages import TAKEN, NotAChat, shallow
+    from ..engine.chat.messages import TAKEN, NotAChat, shallow
 
     def wrong(what: str) -> UsageError:
         return UsageError(

@@ -18,7 +18,7 @@ from .session import BAR_AFTER_S, Drafting, Session, prefill_bar
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engine.generate import Drafter, Generation
+    from ..engine.decode.generate import Drafter, Generation
     from .output import Output
 
 STEP_SIZES = (1, 2, 4, 8, 16)
@@ -146,8 +146,8 @@ class Start:
     def _evaluate(self, on_prefill: Callable[[int, int], None] | None) -> Generation:
         import numpy as np
 
-        from ..engine.generate import Generation, generate
-        from ..engine.sampling import Sampler
+        from ..engine.decode.generate import Generation, generate
+        from ..engine.decode.sampling import Sampler
 
         plan = self._session.plan
         if plan.prompt.size == 1:
@@ -171,8 +171,8 @@ class Start:
         ------
         KeyboardInterrupt : Ctrl-C; half a text is none
         """
-        from ..engine.generate import generate
-        from ..engine.sampling import Sampler
+        from ..engine.decode.generate import generate
+        from ..engine.decode.sampling import Sampler
 
         session, plan = self._session, self._session.plan
         before = plan.prompt[:-1]
@@ -196,7 +196,7 @@ class Start:
 
     def _tell(self, drafter: Drafter, before: np.ndarray) -> None:
         """Tell a drafter of the prompt but its last token."""
-        from ..engine.generate import TrunkReader
+        from ..engine.decode.generate import TrunkReader
 
         if self._recorder is not None and isinstance(drafter, TrunkReader):
             for tokens, hidden, features in self._recorder.seen:
@@ -255,7 +255,7 @@ class _Recorder:
 
 def _recorder(drafter: Drafter | None) -> _Recorder | None:
     """A recorder of what a drafter wants to see; None: it sees nothing but tokens."""
-    from ..engine.generate import TrunkReader
+    from ..engine.decode.generate import TrunkReader
 
     return _Recorder(drafter.feature_layers) if isinstance(drafter, TrunkReader) else None
 

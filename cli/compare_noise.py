@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .compare import Comparison, middle
 
 if TYPE_CHECKING:
-    from ..engine.generate import Generation
+    from ..engine.decode.generate import Generation
     from .output import Output
 
 # By how much a median of turns may be above the tokens of a round, and above what is explained:

@@ -10,7 +10,7 @@ from .drafter_rows import Row
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.tokens.tokenizer import Tokenizer
     from ..ngram.conversations import ReplayTexts
     from ..ngram.spec_replay import Example
 
@@ -58,7 +58,7 @@ def _texts(example: Example, texts: ReplayTexts, tokenizer: Tokenizer) -> dict[s
 
 
 def _text(tokens: np.ndarray, tokenizer: Tokenizer) -> str:
-    from ..engine.detokenise import TextStream
+    from ..engine.tokens.detokenise import TextStream
 
     decoder = TextStream(tokenizer, special=True)
     return decoder.feed(tokens.tolist()) + decoder.finish()

@@ -15,8 +15,8 @@ from .output import Output
 from .replay_inputs import ReadRequest, ReplayInputs
 
 if TYPE_CHECKING:
-    from ..engine.gguf_file import GgufMetadata
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.gguf.file import GgufMetadata
+    from ..engine.tokens.tokenizer import Tokenizer
     from ..ngram.spec import DrafterSpec
     from ..ngram.step_curve import StepCurve
     from .drafter_advice import Advice
@@ -44,11 +44,11 @@ def specs_of(drafters: Sequence[str], *, upstream_exact: bool) -> list[DrafterSp
 
 def stats(request: DrafterRequest, out: Output) -> None:
     """Do what the command says and print the result."""
-    from ..engine.gguf_file import read_metadata
+    from ..engine.gguf.file import read_metadata
     from ..engine.host import n_usable_threads
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
-    from ..engine.tokenizer import load_tokenizer
+    from ..engine.tokens.tokenizer import load_tokenizer
     from ..ngram.curve_files import read_curve
     from .drafter_advice import Paths, advise
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
@@ -103,7 +103,7 @@ def _replaying(
     stages: Stages,
 ) -> Replaying:
     """Open the caches, and say how rows are replayed."""
-    from ..engine.stop_tokens import eog_ids
+    from ..engine.tokens.stop_tokens import eog_ids
     from .inputs import open_cache_for
 
     with stages.stage("load"):

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..engine.jit import CompileWatch
-    from ..engine.prompt_ends import TextEnds
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.tokens.prompt_ends import TextEnds
+    from ..engine.tokens.tokenizer import Tokenizer
     from ..ngram.cache import NgramCache
     from ..ngram.cluster import ClusterCorpus
     from ..ngram.conversation_files import ChatFiles

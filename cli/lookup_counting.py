@@ -12,8 +12,8 @@ from .output import Output, number, size
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engine.gguf_file import GgufMetadata
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.gguf.file import GgufMetadata
+    from ..engine.tokens.tokenizer import Tokenizer
     from ..ngram.cache import NgramCache
     from ..ngram.cluster import ClusterCorpus
     from ..ngram.conversation_files import ChatFiles

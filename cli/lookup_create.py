@@ -171,10 +171,10 @@ def create(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
     start_ns = time.perf_counter_ns()
     from ..engine.atomic_file import check_writable
-    from ..engine.gguf_file import read_metadata
+    from ..engine.gguf.file import read_metadata
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
-    from ..engine.tokenizer import load_tokenizer
+    from ..engine.tokens.tokenizer import load_tokenizer
     from ..ngram.cache_file import write_cache
     from ..ngram.run_files import check_space
     from .inputs import (

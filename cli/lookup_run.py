@@ -19,7 +19,7 @@ from .run_drafting import NgramDrafting, tally_keys
 from .session import RunRequest
 
 if TYPE_CHECKING:
-    from ..engine.generate import Generation
+    from ..engine.decode.generate import Generation
     from ..ngram.draft_origins import TallyPacer
     from ..ngram.drafter import NgramDrafter
     from ..ngram.spec_drafter import SpecDrafter

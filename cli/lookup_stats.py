@@ -17,7 +17,7 @@ from .output import Output
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.tokens.tokenizer import Tokenizer
     from ..ngram.corpus import Corpus
     from .inputs import Stages
 
@@ -204,11 +204,11 @@ def _stats_of_drafters(request: DrafterRequest, out: Output) -> None:
 
 def stats(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
-    from ..engine.gguf_file import read_metadata
+    from ..engine.gguf.file import read_metadata
     from ..engine.host import n_usable_threads
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
-    from ..engine.tokenizer import load_tokenizer
+    from ..engine.tokens.tokenizer import load_tokenizer
     from ..ngram.corpus import open_corpus
     from .inputs import (
         COMPILE_NOTE,
@@ -283,7 +283,7 @@ def _tokens(
     """Return the ids of all documents, joined in order: int32 [n]."""
     import numpy as np
 
-    from ..engine.prompt_ends import TextEnds
+    from ..engine.tokens.prompt_ends import TextEnds
     from .inputs import show_read, token_pieces, warn_of_ends
 
     ends = TextEnds(tokenizer)

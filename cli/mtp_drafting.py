@@ -12,9 +12,9 @@ from .session import BAR_AFTER_S, Drafting, Session, Target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..engine.acceptance import RejectSamples
-    from ..engine.generate import Drafter
-    from ..engine.hparams import ModelParams
+    from ..engine.decode.acceptance import RejectSamples
+    from ..engine.decode.generate import Drafter
+    from ..engine.transformer.hparams import ModelParams
     from ..mtp.combined import CombinedDrafter
     from ..mtp.draft_counts import CountingPacer
     from ..mtp.head import MtpHead
@@ -105,7 +105,7 @@ def find_material(request: DraftRequest, target: Target, out: Output) -> Materia
     """
     from pathlib import Path
 
-    from ..engine.hparams import read_params
+    from ..engine.transformer.hparams import read_params
     from ..mtp.head_file import open_head_file
     from .inputs import open_cache_for
 
@@ -130,7 +130,7 @@ def _known_head(target: Target, params: ModelParams) -> Path | None:
     ------
     UsageError : there is one, but it was made for other weights
     """
-    from ..engine.identity import Kinship
+    from ..engine.gguf.identity import Kinship
     from ..mtp.shipped import shipped_head
 
     metadata = target.metadata
@@ -152,7 +152,7 @@ def _known_head(target: Target, params: ModelParams) -> Path | None:
 
 def _tell_kinship(file: HeadFile, target: Target, out: Output) -> None:
     """Say so where a named head was made for other weights: it drafts, but less well."""
-    from ..engine.identity import Identity, Kinship
+    from ..engine.gguf.identity import Identity, Kinship
 
     kinship = Identity.of(target.metadata).kinship(file.made_for)
     if kinship in (Kinship.OTHER, Kinship.KIN):
@@ -232,7 +232,7 @@ class Drafters:
     def _make_rule(self) -> RejectSamples | None:
         if self._request.verify is Verify.MATCH:
             return None
-        from ..engine.acceptance import RejectSamples
+        from ..engine.decode.acceptance import RejectSamples
 
         source = self._mtp if self._both is None else self._both
         return RejectSamples(source, self._sampling.seed)
@@ -325,8 +325,8 @@ def warm_up(drafters: Drafters, session: Session) -> None:
     """Let each part draft once, so that kernels are compiled before anything is timed."""
     import numpy as np
 
-    from ..engine.generate import generate
-    from ..engine.sampling import Sampler, SamplingParams
+    from ..engine.decode.generate import generate
+    from ..engine.decode.sampling import Sampler, SamplingParams
     from .compare import whole
 
     prompt = np.zeros(WARM_PROMPT, np.int32)

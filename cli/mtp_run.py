@@ -19,7 +19,7 @@ from .prompt import PromptRequest
 from .session import RunRequest
 
 if TYPE_CHECKING:
-    from ..engine.generate import Generation
+    from ..engine.decode.generate import Generation
     from .compare import Comparison
     from .inputs import Stages
     from .mtp_drafting import Drafters, Material

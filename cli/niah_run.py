@@ -11,8 +11,8 @@ from ..engine.errors import InputEmpty, UsageError
 from .options import CTX_MOST, GRID_MOST, numbers, too_many
 
 if TYPE_CHECKING:
-    from ..engine.chat import ChatTemplate
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.chat.template import ChatTemplate
+    from ..engine.tokens.tokenizer import Tokenizer
     from ..prefill.niah import Haystack, Probe
     from ..prefill.pipeline import Settings
     from .chat_options import ChatOptions
@@ -280,7 +280,7 @@ def _ask(
     task: Task, models: Models, settings: Sequence[Settings], full: bool, turn: int, out: Output
 ) -> list[Found]:
     """Ask one prompt; in odd turns in full first, so that neither always finds the machine warm."""
-    from ..engine.detokenise import TextStream
+    from ..engine.tokens.detokenise import TextStream
     from ..prefill.remembered import RememberedScores
     from .output import Output as Silent
     from .prefill_asking import ask_in_full, ask_once

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .session import prefill_bar
 
 if TYPE_CHECKING:
-    from ..engine.generate import Generation
+    from ..engine.decode.generate import Generation
     from ..prefill.meter import Meter
     from ..prefill.one_pass import Begun
     from ..prefill.pipeline import Choice, OpenScorer, Settings
@@ -163,7 +163,7 @@ def _answer(
     meter: Meter,
     begun: Begun | None = None,
 ) -> Asked:
-    from ..engine.sampling import Sampler
+    from ..engine.decode.sampling import Sampler
     from ..prefill.target import answer
 
     session = models.session()

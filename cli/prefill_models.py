@@ -16,11 +16,11 @@ from .options import LIST_MOST, too_many
 from .session import BAR_AFTER_S, Session, Target
 
 if TYPE_CHECKING:
-    from ..engine.gguf_file import GgufMetadata
-    from ..engine.hparams import ModelParams
-    from ..engine.identity import Identity
-    from ..engine.model import Model
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.gguf.file import GgufMetadata
+    from ..engine.gguf.identity import Identity
+    from ..engine.tokens.tokenizer import Tokenizer
+    from ..engine.transformer.hparams import ModelParams
+    from ..engine.transformer.model import Model
     from ..prefill.attention import AttentionRule, Head
     from ..prefill.calibrated import Calibration
     from ..prefill.memory import Need
@@ -178,7 +178,7 @@ class Reader:
     @cached_property
     def identity(self) -> Identity:
         """Of its weights."""
-        from ..engine.identity import Identity
+        from ..engine.gguf.identity import Identity
 
         return Identity.of(self.metadata)
 
@@ -255,11 +255,11 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
 
 
 def _find_reader(request: ScoreRequest, target: Target) -> Reader:
-    from ..engine.gguf_file import read_metadata
-    from ..engine.gguf_kinds import check_has_weights
-    from ..engine.hparams import read_params
+    from ..engine.gguf.file import read_metadata
+    from ..engine.gguf.kinds import check_has_weights
     from ..engine.models import resolve_model
-    from ..engine.tokenizer import load_tokenizer
+    from ..engine.tokens.tokenizer import load_tokenizer
+    from ..engine.transformer.hparams import read_params
 
     tokenizer, metadata = target.tokenizer, target.metadata
     if request.drafter is None:
@@ -354,7 +354,7 @@ def _for_other_weights(reader: Reader, *, embedded: bool) -> str | None:
 
 def _tell_kinship(found: Calibration | Projection, reader: Reader, out: Output) -> None:
     """Say so where what scores was not made for the very weights of the reader."""
-    from ..engine.identity import Kinship
+    from ..engine.gguf.identity import Kinship
 
     kinship = reader.identity.kinship(found.made_for)
     if kinship in (Kinship.OTHER, Kinship.KIN):
@@ -383,7 +383,7 @@ def estimate(plan: ScorePlan, target: Target, n_prompt: int, n_target: int) -> N
     n_prompt : tokens of the prompt
     n_target : most tokens that the target's cache holds, the answer's included
     """
-    from ..engine.hparams import read_params
+    from ..engine.transformer.hparams import read_params
     from ..prefill.attention import AttentionRule, Head
     from ..prefill.memory import (
         Need,
@@ -575,7 +575,7 @@ class Models:
         return session
 
     def _load(self, metadata: GgufMetadata, label: str) -> Model:
-        from ..engine.model import load_model
+        from ..engine.transformer.model import load_model
 
         with self._out.progress(label, unit="bytes", after_s=BAR_AFTER_S) as bar:
             return load_model(

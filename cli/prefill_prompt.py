@@ -13,9 +13,9 @@ from .prompt import PromptRequest, plain_text, read_prompt
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engine.chat import ChatTemplate
-    from ..engine.chat_prompt import PromptTemplate
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.chat.prompt import PromptTemplate
+    from ..engine.chat.template import ChatTemplate
+    from ..engine.tokens.tokenizer import Tokenizer
     from ..prefill.prompt_parts import PromptParts
     from .output import Output
     from .session import Target

@@ -94,7 +94,7 @@ def stage_keys(asked: Asked) -> dict[str, Any]:
 
 def compare_keys(speculative: Sequence[Asked], full: Sequence[Asked]) -> dict[str, Any]:
     """Return the keys of --compare; all None without it."""
-    from ..engine.pacer import n_alike
+    from ..engine.decode.pacer import n_alike
     from ..prefill.target import first_token_kl
 
     if not full:

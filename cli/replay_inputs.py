@@ -14,8 +14,8 @@ from .output import Output, Table, number
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engine.gguf_file import GgufMetadata
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.gguf.file import GgufMetadata
+    from ..engine.tokens.tokenizer import Tokenizer
     from ..ngram.conversation_files import ChatFiles, ReadStats
     from ..ngram.conversation_search import Found
     from ..ngram.conversations import ReplayTexts
@@ -211,7 +211,7 @@ def read_chats(
     InputUnreadable, InputHasNoText : files
     ChatTemplateUnusable, UsageError : the template, or its options
     """
-    from ..engine.stop_tokens import eog_ids
+    from ..engine.tokens.stop_tokens import eog_ids
     from ..ngram.conversation_reader import read_conversations
     from .inputs import show_read
 
@@ -378,10 +378,16 @@ def _read_plain(
     out: Output,
 ) -> ReplayInputs:
     """Read texts; each document is cut into chunks of ``n_ctx`` tokens, a conversation each."""
-    from ..engine.prompt_ends import TextEnds
+    from ..engine.tokens.prompt_ends import TextEnds
     from ..ngram.conversations import Joined, ReplayTexts
     from ..ngram.corpus import open_corpus
-    from .inputs import corpus_keys, describe_corpus, show_read, warn_of_ends, warn_of_repairs
+    from .inputs import (
+        corpus_keys,
+        describe_corpus,
+        show_read,
+        warn_of_ends,
+        warn_of_repairs,
+    )
 
     corpus = open_corpus(
         request.files,

@@ -14,7 +14,7 @@ from .memory_report import run_rows
 from .output import Table, number, percent
 
 if TYPE_CHECKING:
-    from ..engine.generate import Generation
+    from ..engine.decode.generate import Generation
 
 # Positions shown one by one; a longer draft's tail becomes one row.
 POSITIONS_SHOWN = 16

@@ -19,15 +19,15 @@ from .prompt import PromptRequest, plain_text, read_prompt
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engine.acceptance import AcceptRule
-    from ..engine.generate import Drafter, Generation
-    from ..engine.gguf_file import GgufMetadata
-    from ..engine.kv_cache import KvCache
-    from ..engine.model import Model
-    from ..engine.pacer import Pacer
-    from ..engine.sampling import SamplingParams
-    from ..engine.stop_strings import StopStream, StopStrings
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.decode.acceptance import AcceptRule
+    from ..engine.decode.generate import Drafter, Generation
+    from ..engine.decode.pacer import Pacer
+    from ..engine.decode.sampling import SamplingParams
+    from ..engine.gguf.file import GgufMetadata
+    from ..engine.tokens.stop_strings import StopStream, StopStrings
+    from ..engine.tokens.tokenizer import Tokenizer
+    from ..engine.transformer.kv_cache import KvCache
+    from ..engine.transformer.model import Model
     from .inputs import Stages
     from .output import Output
     from .stream import Decoder, TextPrinter
@@ -83,7 +83,7 @@ class Target:
 
     def decoder(self) -> Decoder:
         """What turns the tokens of a text that begins now into its characters."""
-        from ..engine.detokenise import TextStream
+        from ..engine.tokens.detokenise import TextStream
 
         return self.stop_stream() or TextStream(self.tokenizer)
 
@@ -98,7 +98,7 @@ class Target:
         ------
         UsageError : they are too many, or too long
         """
-        from ..engine.stop_strings import StopStrings
+        from ..engine.tokens.stop_strings import StopStrings
 
         more = StopStrings((*self.stop_strings.texts, *texts))
         return replace(self, stop_strings=more)
@@ -160,15 +160,15 @@ def read_target(request: RunRequest, stages: Stages, out: Output) -> Target:
     UsageError : options out of range
     ModelUnknown, ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the model
     """
-    from ..engine.gguf_file import read_metadata
-    from ..engine.gguf_kinds import check_has_weights
+    from ..engine.decode.sampling import SamplingParams
+    from ..engine.gguf.file import read_metadata
+    from ..engine.gguf.kinds import check_has_weights
     from ..engine.host import n_physical_cores
-    from ..engine.hparams import read_params
     from ..engine.models import resolve_model
-    from ..engine.sampling import SamplingParams
-    from ..engine.stop_strings import StopStrings
-    from ..engine.stop_tokens import eog_ids
-    from ..engine.tokenizer import load_tokenizer
+    from ..engine.tokens.stop_strings import StopStrings
+    from ..engine.tokens.stop_tokens import eog_ids
+    from ..engine.tokens.tokenizer import load_tokenizer
+    from ..engine.transformer.hparams import read_params
 
     stop_strings = StopStrings(
         tuple(plain_text(text, request.escape) for text in request.stop_texts)
@@ -224,7 +224,7 @@ def plan(request: RunRequest, prompt: PromptRequest, stages: Stages, out: Output
 
 def warn_of_ends(ids: np.ndarray, target: Target, out: Output) -> None:
     """Warn of what the tokenizer adds to a prompt, int32 [n], that may not be meant."""
-    from ..engine.prompt_ends import doubts_of_prompt
+    from ..engine.tokens.prompt_ends import doubts_of_prompt
 
     for doubt in doubts_of_prompt(ids, target.tokenizer):
         out.warn(doubt)
@@ -293,8 +293,8 @@ class Session:
 
     def run(self, drafting: Drafting | None, printer: TextPrinter, out: Output) -> Generation:
         """Generate the text once, showing it as it comes."""
-        from ..engine.generate import generate
-        from ..engine.sampling import Sampler
+        from ..engine.decode.generate import generate
+        from ..engine.decode.sampling import Sampler
 
         with prefill_bar(out) as on_prefill:
             return generate(
@@ -343,7 +343,7 @@ def opened(plan: Plan, stages: Stages, out: Output, n_extra: int = 0) -> Iterato
     ModelDamaged, ModelUnsupported, ... : the weights
     UsageError : the context does not fit into memory
     """
-    from ..engine.model import load_model
+    from ..engine.transformer.model import load_model
 
     stages.keep_memory("program")
     with (

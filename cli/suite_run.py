@@ -16,7 +16,7 @@ from .session import Drafting, Plan, Session, Target
 from .suite_figures import Bounds, Cell, rounds_by_length
 
 if TYPE_CHECKING:
-    from ..engine.generate import Generation
+    from ..engine.decode.generate import Generation
     from ..mtp.suite import SuitePrompt
     from .chat_options import ChatOptions
     from .inputs import Stages

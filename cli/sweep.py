@@ -14,7 +14,7 @@ from .output import Output, WorkBar
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..engine.tokenizer import Tokenizer
+    from ..engine.tokens.tokenizer import Tokenizer
     from ..ngram.cache import NgramCache
     from ..ngram.replay import ReplayStats
     from .inputs import Stages

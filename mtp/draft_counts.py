@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..engine.pacer import Pacer
+from ..engine.decode.pacer import Pacer
 
 
 class CountingPacer(Pacer):

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import InputMalformed, UsageError
-from ..engine.forward_kernels import N_BLOCK
-from ..engine.kv_cache import KvCache
-from ..engine.model import (
+from ..engine.transformer.forward_kernels import N_BLOCK
+from ..engine.transformer.kv_cache import KvCache
+from ..engine.transformer.model import (
     BATCH,
     ROW_GRAIN,
     Scratch,

@@ -14,9 +14,9 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.acceptance import Verdict, match_samples
-from ..engine.generate import Drafter, TrunkReader
-from ..engine.sampling import Sampler
+from ..engine.decode.acceptance import Verdict, match_samples
+from ..engine.decode.generate import Drafter, TrunkReader
+from ..engine.decode.sampling import Sampler
 
 
 def reject_all(

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.dequant import dequantise
 from ..engine.errors import REMEDY_CONVERT, ModelUnsupported, naming_model
-from ..engine.forward_kernels import N_SLOTS, OFFSET
-from ..engine.gguf_file import GgufMetadata
-from ..engine.gguf_tensors import Tensor
-from ..engine.model import Model
-from ..engine.pack import Piece, not_finite, pack
-from ..engine.unused_tensors import is_of_mtp, may_stay_in_block, unused_error
-from ..engine.weights import pieces_of_layer, shaped
+from ..engine.gguf.file import GgufMetadata
+from ..engine.gguf.tensors import Tensor
+from ..engine.transformer.dequant import dequantise
+from ..engine.transformer.forward_kernels import N_SLOTS, OFFSET
+from ..engine.transformer.model import Model
+from ..engine.transformer.pack import Piece, not_finite, pack
+from ..engine.transformer.unused_tensors import is_of_mtp, may_stay_in_block, unused_error
+from ..engine.transformer.weights import pieces_of_layer, shaped
 from . import mtp_kernels as kernels
 from .head_file import D2T, HeadFile, open_head_file
 

@@ -19,16 +19,16 @@ from ..engine.errors import (
     ModelUnsupported,
     UsageError,
 )
-from ..engine.gguf_file import (
+from ..engine.gguf.file import (
     TARGET_FINGERPRINT,
     GgufMetadata,
     GgufStrings,
     MetadataValue,
     read_metadata,
 )
-from ..engine.gguf_tensors import Tensor, TensorType, open_tensors
-from ..engine.hparams import MAX_LAYERS, ModelParams
-from ..engine.identity import UNTOLD, Marks
+from ..engine.gguf.identity import UNTOLD, Marks
+from ..engine.gguf.tensors import Tensor, TensorType, open_tensors
+from ..engine.transformer.hparams import MAX_LAYERS, ModelParams
 
 D2T = "nextn.d2t"
 

@@ -11,8 +11,8 @@ import math
 import numpy as np
 from numba import njit
 
-from ..engine.dequant_kernels import dequantise_rows
-from ..engine.forward_kernels import (
+from ..engine.transformer.dequant_kernels import dequantise_rows
+from ..engine.transformer.forward_kernels import (
     CUT,
     EPS,
     FIRST_LAYER,
@@ -31,13 +31,13 @@ from ..engine.forward_kernels import (
     share,
     vector_of,
 )
-from ..engine.tile_kernels import barrier, float_of_half, row_exp, row_max, stay_out
+from ..engine.transformer.tile_kernels import barrier, float_of_half, row_exp, row_max, stay_out
 
 # See forward_kernels.
 BUILT_ON = {
-    "engine.dequant_kernels": "a1b193f0",
-    "engine.forward_kernels": "0593364f",
-    "engine.tile_kernels": "787927c5",
+    "engine.transformer.dequant_kernels": "90c74375",
+    "engine.transformer.forward_kernels": "97ba2b6f",
+    "engine.transformer.tile_kernels": "0cfcf547",
 }
 
 # Places in the second half of the slots, a row a head; OUTPUT is absent where it is the trunk's.

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..engine.errors import InputUnreadable, UsageError
-from ..engine.gguf_file import GgufMetadata
-from ..engine.hparams import ModelParams
-from ..engine.identity import Identity, Kinship, Marks
+from ..engine.gguf.file import GgufMetadata
+from ..engine.gguf.identity import Identity, Kinship, Marks
 from ..engine.models import KNOWN_MODELS
+from ..engine.transformer.hparams import ModelParams
 from .head_file import open_head_file
 
 FOLDER = Path(__file__).with_name("heads")

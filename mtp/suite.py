@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..engine.chat_messages import Chat, Message, NotAChat, add_messages, texts_of
-from ..engine.chat_request import values_of
+from ..engine.chat.messages import Chat, Message, NotAChat, add_messages, texts_of
+from ..engine.chat.request import values_of
 from ..engine.errors import InputEmpty, InputMalformed, InputUnreadable
 from ..engine.plain_file import open_plain, unique_keys
 
@@ -39,7 +39,7 @@ class SuitePrompt:
     ----------
     name : the line's ``id``; no other line has it
     category : what prompts are grouped by
-    messages : for the chat template, as ``engine/chat_messages.py`` makes them; the last one is
+    messages : for the chat template, as ``engine/chat/messages.py`` makes them; the last one is
         no answer
     max_tokens : most tokens to generate, 1 or more
     values : further variables of the template

@@ -12,12 +12,15 @@ from typing import Literal
 
 import numpy as np
 
-from ..engine.errors import (
-    CacheBadToken,
-    CacheOtherVocabulary,
-)
+from ..engine.errors import CacheBadToken, CacheOtherVocabulary
 from ..engine.host import require_memory
-from .count_kernels import check_table, merge_runs, pack_entries, row_starts, unpack_rows
+from .count_kernels import (
+    check_table,
+    merge_runs,
+    pack_entries,
+    row_starts,
+    unpack_rows,
+)
 from .packed import PackedTable
 from .table import COUNT_MAX, OrderTable, refuse
 

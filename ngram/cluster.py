@@ -26,7 +26,7 @@ from ..engine.errors import (
     DraftsmithError,
     UsageError,
 )
-from ..engine.tokenizer import Tokenizer
+from ..engine.tokens.tokenizer import Tokenizer
 from .cache import NgramCache
 from .corpus_files import Source, total_bytes
 from .corpus_find import find_sources, no_text

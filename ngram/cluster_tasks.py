@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine.errors import ClusterUnfit, InputMalformed, InputUnreadable
-from ..engine.tokenizer import Tokenizer
-from ..engine.vocabulary import Vocabulary
+from ..engine.tokens.tokenizer import Tokenizer
+from ..engine.tokens.vocabulary import Vocabulary
 from .cache import NgramCache, merge_caches
 from .corpus import Corpus, Document
 from .corpus_files import Source

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..engine.chat_blocks import kind_of, merged_blocks
-from ..engine.chat_messages import Chat, Json, NotAChat, add_messages, role_of
-from ..engine.dropped import Dropped
+from ..engine.chat.blocks import kind_of, merged_blocks
+from ..engine.chat.dropped import Dropped
+from ..engine.chat.messages import Chat, Json, NotAChat, add_messages, role_of
 from .conversation_trees import PathLost, path_to_current, roots_of
 
 # Fields that name a line and the one before it.

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..engine.chat_messages import (
+from ..engine.chat.messages import (
     Chat,
     Json,
     NotAChat,

@@ -1,6 +1,6 @@
 """Answers as Open WebUI keeps them: thoughts and calls of tools as HTML among the words.
 
-They become blocks, as in Anthropic's messages (``engine/chat_blocks.py``): thoughts, calls, what
+They become blocks, as in Anthropic's messages (``engine/chat/blocks.py``): thoughts, calls, what
 the tools said, and words.
 """
 
@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..engine.chat_messages import Json, has_text, parsed, shallow
-from ..engine.dropped import Dropped
+from ..engine.chat.dropped import Dropped
+from ..engine.chat.messages import Json, has_text, parsed, shallow
 
 _OPEN, _CLOSE = "<details", "</details>"
 _KINDS = ("reasoning", "tool_calls", "code_interpreter")

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
-from ..engine.chat_blocks import kind_of
-from ..engine.chat_messages import Chat, Json, NotAChat, add_message, add_messages, has_text
+from ..engine.chat.blocks import kind_of
+from ..engine.chat.messages import Chat, Json, NotAChat, add_message, add_messages, has_text
 from .conversation_details import without_details
 from .conversation_items import messages_of_items
 from .conversation_values import branch_of, inner

@@ -12,9 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..engine.chat_messages import Chat, NotAChat
-from ..engine.dropped import OTHER_PARTS, Dropped, Kind
-from ..engine.errors import DraftsmithError, InputMalformed, InputUnreadable, UsageError
+from ..engine.chat.dropped import OTHER_PARTS, Dropped, Kind
+from ..engine.chat.messages import Chat, NotAChat
+from ..engine.errors import (
+    DraftsmithError,
+    InputMalformed,
+    InputUnreadable,
+    UsageError,
+)
 from .conversation_batches import with_batches
 from .conversation_formats import chat_of
 from .conversation_gathering import gathered

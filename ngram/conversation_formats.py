@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..engine.chat_messages import (
-    Chat,
-    Json,
-    NotAChat,
-    add_messages,
-    is_message,
-)
+from ..engine.chat.messages import Chat, Json, NotAChat, add_messages, is_message
 from .conversation_agents import Line, chats_of_agent, is_agent_line, is_record
 from .conversation_datasets import (
     is_half,
@@ -50,7 +44,13 @@ from .conversation_lists import (
     is_tavern_heading,
     is_tavern_line,
 )
-from .conversation_requests import chats_of_stream, is_exchange, is_trace, of_exchange, of_trace
+from .conversation_requests import (
+    chats_of_stream,
+    is_exchange,
+    is_trace,
+    of_exchange,
+    of_trace,
+)
 from .conversation_responses import is_chunk
 from .conversation_services import of_chatgpt, of_claude, of_web_page
 from .conversation_values import chat_with, inner, is_node, list_of

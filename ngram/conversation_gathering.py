@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..engine.chat_messages import Json
+from ..engine.chat.messages import Json
 from .conversation_agents import Line, is_agent_line, is_record
 from .conversation_formats import GATHERED, Gathered, is_known
 from .conversation_json import Failure

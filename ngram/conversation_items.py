@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ..engine.chat_blocks import kind_of, merged_blocks
-from ..engine.chat_messages import Chat, Json, NotAChat, add_messages, has_text
-from ..engine.dropped import Dropped
+from ..engine.chat.blocks import kind_of, merged_blocks
+from ..engine.chat.dropped import Dropped
+from ..engine.chat.messages import Chat, Json, NotAChat, add_messages, has_text
 from .conversation_agents import Line
 
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input", "local_shell_call": "action"}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..engine.chat_messages import is_message
+from ..engine.chat.messages import is_message
 from ..engine.json_text import mended
 from .corpus_decode import MOST_VALUES, is_too_much, repair_utf8
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..engine.chat_messages import Chat, Json, NotAChat, add_message, has_text
+from ..engine.chat.messages import Chat, Json, NotAChat, add_message, has_text
 from .conversation_agents import Line
 from .conversation_trees import roots_of
 

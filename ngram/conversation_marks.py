@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..engine.chat_abilities import text_of
-from ..engine.chat_messages import Message, parsed
+from ..engine.chat.abilities import text_of
+from ..engine.chat.messages import Message, parsed
 
 Owner = TypeVar("Owner")
 

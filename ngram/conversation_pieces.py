@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, takewhile
 from typing import Any
 
-from ..engine.chat_abilities import Abilities, adapted, text_of
-from ..engine.chat_batch import Conversation as Job
-from ..engine.chat_messages import Chat, Message, NotAChat
+from ..engine.chat.abilities import Abilities, adapted, text_of
+from ..engine.chat.batch import Conversation as Job
+from ..engine.chat.messages import Chat, Message, NotAChat
 from .conversation_tokens import Answer
 
 # Longer conversations are no log of a chat; each is in memory some times over.

@@ -9,15 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine.chat import ChatTemplate
-from ..engine.chat_abilities import Abilities
-from ..engine.chat_batch import BatchRenderer, Rendered
-from ..engine.chat_batch import Conversation as Job
-from ..engine.chat_messages import Chat, NotAChat
-from ..engine.chat_prompt import PromptTemplate
+from ..engine.chat.abilities import Abilities
+from ..engine.chat.batch import BatchRenderer, Rendered
+from ..engine.chat.batch import Conversation as Job
+from ..engine.chat.messages import Chat, NotAChat
+from ..engine.chat.prompt import PromptTemplate
+from ..engine.chat.template import ChatTemplate
 from ..engine.errors import InputEmpty, InputMalformed, WordTooLong
 from ..engine.host import available_memory_bytes
-from ..engine.tokenizer import Tokenizer
+from ..engine.tokens.tokenizer import Tokenizer
 from .conversation_files import ChatFiles
 from .conversation_pieces import Piece, pieces_of
 from .conversation_tokens import TurnStats, TurnTokens

@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..engine.chat_abilities import text_of
-from ..engine.chat_blocks import kind_of
-from ..engine.chat_messages import Chat, Json, NotAChat, add_messages, has_text, is_message, parsed
+from ..engine.chat.abilities import text_of
+from ..engine.chat.blocks import kind_of
+from ..engine.chat.messages import (
+    Chat,
+    Json,
+    NotAChat,
+    add_messages,
+    has_text,
+    is_message,
+    parsed,
+)
 from .conversation_agents import Line
 from .conversation_items import messages_of_items
 from .conversation_responses import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..engine.chat_blocks import kind_of
-from ..engine.chat_messages import Chat, Json, NotAChat, has_text, is_message, parsed
+from ..engine.chat.blocks import kind_of
+from ..engine.chat.messages import Chat, Json, NotAChat, has_text, is_message, parsed
 from .conversation_items import messages_of_items
 
 AN_ERROR = "an error instead of an answer"

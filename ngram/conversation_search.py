@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal
 
-from ..engine.chat_messages import Chat, NotAChat
+from ..engine.chat.messages import Chat, NotAChat
 from ..engine.errors import DraftsmithError, InputHasNoText
 from .conversation_formats import NOT_KNOWN, chat_of
 from .conversation_gathering import gathered

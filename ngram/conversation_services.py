@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..engine.chat_blocks import kind_of
-from ..engine.chat_messages import REASONING, Chat, Json, NotAChat, add_message, has_text, parsed
+from ..engine.chat.blocks import kind_of
+from ..engine.chat.messages import (
+    REASONING,
+    Chat,
+    Json,
+    NotAChat,
+    add_message,
+    has_text,
+    parsed,
+)
 from .conversation_values import OTHER_BRANCH, branch_of, is_node, list_of
 
 _CHATGPT_TEXTS = ("text", "multimodal_text", "code", "execution_output")

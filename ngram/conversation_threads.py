@@ -16,9 +16,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from ..engine.chat_abilities import text_of
-from ..engine.chat_messages import Chat, Message
-from .conversation_marks import Mark, Marks, Sketch, alike, chain, is_by_chance, same, size_of
+from ..engine.chat.abilities import text_of
+from ..engine.chat.messages import Chat, Message
+from .conversation_marks import (
+    Mark,
+    Marks,
+    Sketch,
+    alike,
+    chain,
+    is_by_chance,
+    same,
+    size_of,
+)
 
 # Characters of conversations that may still go on: of requests, and of others.
 _OPEN_REQUESTS, _OPEN_OTHERS = 1 << 26, 1 << 22

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..engine.chat import ChatTemplate
-from ..engine.growing_text import GrowingText
-from ..engine.tokenizer import Tokenizer
+from ..engine.chat.template import ChatTemplate
+from ..engine.tokens.growing_text import GrowingText
+from ..engine.tokens.tokenizer import Tokenizer
 from .conversations import Conversation
 
 # Prompts of a conversation whose template rewrites each of them: 128 MB.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..engine.chat_blocks import text_of_blocks, tools_of
-from ..engine.chat_messages import (
+from ..engine.chat.blocks import text_of_blocks, tools_of
+from ..engine.chat.messages import (
     TAKEN,
     Chat,
     Json,

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..engine.blocks import LONGEST_WORD_BYTES
 from ..engine.errors import InputMalformed, InputUnreadable, WordTooLong
+from ..engine.tokens.blocks import LONGEST_WORD_BYTES
 from .corpus_decode import (
     SURROGATE,
     drop_last_newline,

@@ -9,9 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import IO, Any, Literal
 
-from ..engine.errors import (
-    InputUnreadable,
-)
+from ..engine.errors import InputUnreadable
 from .corpus_store import LOCAL, Stamp, Status, Store, show_path, unreadable
 from .corpus_zstd import ZstdReader
 

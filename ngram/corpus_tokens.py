@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine.errors import InputMalformed, WordTooLong
-from ..engine.tokenizer import Tokenizer
+from ..engine.tokens.tokenizer import Tokenizer
 from .corpus import Document
 from .corpus_ids import id_blocks
 from .corpus_store import show_path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..engine.pacer import Pacer
+from ..engine.decode.pacer import Pacer
 from .drafter import NgramDrafter
 from .replay import SOURCES
 from .spec_drafter import SpecDrafter

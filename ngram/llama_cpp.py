@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..engine.decode.pacer import Pacer
 from ..engine.errors import UsageError
-from ..engine.pacer import Pacer
 
 # Known tokens that must be the same before new ones are taken for their continuation.
 _WINDOW = 64

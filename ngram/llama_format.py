@@ -11,7 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..engine.errors import CacheBadCount, CacheBadToken, CacheNotACache, CacheTruncated
+from ..engine.errors import (
+    CacheBadCount,
+    CacheBadToken,
+    CacheNotACache,
+    CacheTruncated,
+)
 from .cache import NgramCache
 from .llama_kernels import (
     BAD_COUNT,

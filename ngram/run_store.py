@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from .cache import KeyLayout, Run, join_runs, table_of_run
-from .run_files import FileRun, check_space, memory_blocks, merge_blocks, table_of_blocks
+from .run_files import (
+    FileRun,
+    check_space,
+    memory_blocks,
+    merge_blocks,
+    table_of_blocks,
+)
 from .table import OrderTable
 
 # File runs of one size that are merged at once, each with one block in memory and one open file.

@@ -18,7 +18,12 @@ from .replay import check_tokens
 from .slot_kernels import Bank
 from .slots import Room, bank_bytes, make_bank
 from .spec import DrafterSpec
-from .spec_kernels import begin_in_session, draft_in_session, forget_in_session, grow_bank
+from .spec_kernels import (
+    begin_in_session,
+    draft_in_session,
+    forget_in_session,
+    grow_bank,
+)
 from .spec_replay import caches_of
 
 # Repaired, ngram-mod keeps no more n-grams than that of older texts, when a request begins.

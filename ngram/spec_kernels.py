@@ -68,7 +68,13 @@ from .slot_kernels import (
     slot_of,
     view,
 )
-from .suffix_kernels import accept_suffix, begin_suffix, draft_suffix, forget_suffix, grow_suffix
+from .suffix_kernels import (
+    accept_suffix,
+    begin_suffix,
+    draft_suffix,
+    forget_suffix,
+    grow_suffix,
+)
 
 BUILT_ON = {
     "ngram.draft_kernels": "7811738b",

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
-from ..engine.hparams import ModelParams
-from ..engine.kv_cache import KvCache
-from ..engine.layer_pass import LayerPass, Look
-from ..engine.model import Model
+from ..engine.transformer.hparams import ModelParams
+from ..engine.transformer.kv_cache import KvCache
+from ..engine.transformer.layer_pass import LayerPass, Look
+from ..engine.transformer.model import Model
 from .attention_kernels import PANEL, weigh
 from .blocksparse import BlockPass, BlockRule
 from .prompt_parts import PromptParts, Span

@@ -3,10 +3,10 @@
 import numpy as np
 from numba import njit
 
-from ..engine.tile_kernels import f32_tile, row_exp, row_max
+from ..engine.transformer.tile_kernels import f32_tile, row_exp, row_max
 
 # See forward_kernels.
-BUILT_ON = {"engine.tile_kernels": "787927c5"}
+BUILT_ON = {"engine.transformer.tile_kernels": "0cfcf547"}
 
 PANEL = 16  # keys that are multiplied at a time
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit
 
-from ..engine.forward_kernels import (
+from ..engine.transformer.forward_kernels import (
     ATTN_SCALE,
     CUT,
     D_HEAD,
@@ -28,10 +28,13 @@ from ..engine.forward_kernels import (
     score_split,
     share,
 )
-from ..engine.tile_kernels import atomic_add, barrier, f32_tile, float_of_half, stay_out
+from ..engine.transformer.tile_kernels import atomic_add, barrier, f32_tile, float_of_half, stay_out
 
 # See forward_kernels.
-BUILT_ON = {"engine.forward_kernels": "0593364f", "engine.tile_kernels": "787927c5"}
+BUILT_ON = {
+    "engine.transformer.forward_kernels": "97ba2b6f",
+    "engine.transformer.tile_kernels": "0cfcf547",
+}
 
 PANEL = 16
 

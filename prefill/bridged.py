@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from ..engine.tokenizer import Tokenizer
+from ..engine.tokens.tokenizer import Tokenizer
 from .prompt_parts import PromptParts
 from .scores import Scorer, Scores
 from .spans import carry_values

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ..engine.errors import InputMalformed, InputUnreadable, UsageError
-from ..engine.hparams import ModelParams
-from ..engine.identity import UNTOLD, Identity, Kinship, Marks
+from ..engine.gguf.identity import UNTOLD, Identity, Kinship, Marks
 from ..engine.models import cache_folder
 from ..engine.plain_file import read_small, unique_keys
+from ..engine.transformer.hparams import ModelParams
 from .attention import AttentionRule, Head, Reduce
 from .blocksparse import BlockRule
 

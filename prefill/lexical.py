@@ -12,8 +12,8 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.tokenizer import Tokenizer
-from ..engine.vocabulary import SPECIAL, Vocabulary
+from ..engine.tokens.tokenizer import Tokenizer
+from ..engine.tokens.vocabulary import SPECIAL, Vocabulary
 from .lexical_kernels import overlap_values
 from .pieces import Pieces
 from .prompt_parts import CHUNK, PromptParts

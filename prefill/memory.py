@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from ..engine.errors import naming_model
-from ..engine.gguf_file import GgufMetadata
-from ..engine.gguf_tensors import open_tensors
-from ..engine.hparams import ModelParams
-from ..engine.kv_cache import KvCache
-from ..engine.model import BATCH, Scratch
-from ..engine.pack import FORGET_BYTES
-from ..engine.weights import pieces_of
+from ..engine.gguf.file import GgufMetadata
+from ..engine.gguf.tensors import open_tensors
+from ..engine.transformer.hparams import ModelParams
+from ..engine.transformer.kv_cache import KvCache
+from ..engine.transformer.model import BATCH, Scratch
+from ..engine.transformer.pack import FORGET_BYTES
+from ..engine.transformer.weights import pieces_of
 from .attention import AttentionRule
 from .projection import Projection
 

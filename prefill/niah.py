@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import InputTooShort, InputUnreadable, UsageError
-from ..engine.tokenizer import Tokenizer
+from ..engine.tokens.tokenizer import Tokenizer
 from . import niah_texts as texts
 from .niah_code import CODE_KINDS, SOURCE_GAP, source_parts
 from .pipeline import Choice

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.kv_cache import PANEL, KvCache
-from ..engine.layer_pass import LayerPass, Look
-from ..engine.model import Model
+from ..engine.transformer.kv_cache import PANEL, KvCache
+from ..engine.transformer.layer_pass import LayerPass, Look
+from ..engine.transformer.model import Model
 from .attention import AttentionScorer
 from .prompt_parts import PromptParts, Span
 from .scores import Scores

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.dequant import dequantise
 from ..engine.errors import (
     REMEDY_DAMAGED,
     ModelDamaged,
@@ -22,11 +21,12 @@ from ..engine.errors import (
     UsageError,
     naming_model,
 )
-from ..engine.gguf_file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
-from ..engine.gguf_tensors import Tensor, TensorType, open_tensors
-from ..engine.hparams import ModelParams
-from ..engine.identity import UNTOLD, Identity, Marks
-from ..engine.unused_tensors import unused_error
+from ..engine.gguf.file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
+from ..engine.gguf.identity import UNTOLD, Identity, Marks
+from ..engine.gguf.tensors import Tensor, TensorType, open_tensors
+from ..engine.transformer.dequant import dequantise
+from ..engine.transformer.hparams import ModelParams
+from ..engine.transformer.unused_tensors import unused_error
 from .calibrated import ForModel, files_in
 
 ARCHITECTURE = "draftsmith-scorer"

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
-from ..engine.kv_cache import KvCache
-from ..engine.layer_pass import Look
-from ..engine.model import Model, Taps
+from ..engine.transformer.kv_cache import KvCache
+from ..engine.transformer.layer_pass import Look
+from ..engine.transformer.model import Model, Taps
 from .attention import AttentionRule, AttentionScorer, Head, OnProgress, Reduce
 from .prompt_parts import PromptParts, Span
 from .windows import Window, Windows

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.acceptance import AcceptRule, Verdict, match_samples
-from ..engine.generate import Drafter, Generation, TrunkReader, generate
-from ..engine.kv_cache import KvCache
-from ..engine.model import Model
-from ..engine.sampling import Sampler
+from ..engine.decode.acceptance import AcceptRule, Verdict, match_samples
+from ..engine.decode.generate import Drafter, Generation, TrunkReader, generate
+from ..engine.decode.sampling import Sampler
+from ..engine.transformer.kv_cache import KvCache
+from ..engine.transformer.model import Model
 from .meter import Meter
 from .one_pass import Begun
 from .pipeline import Choice

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
-from ..engine.layer_pass import LayerPass
-from ..engine.model import Model
+from ..engine.transformer.layer_pass import LayerPass
+from ..engine.transformer.model import Model
 from .attention import OnProgress
 from .projection import Projection, normed
 from .prompt_parts import PromptParts

@@ -26,9 +26,9 @@ import numpy as np
 from arguments import thread_count
 from bench_ngram import Figures, add, commit
 from draftsmith.engine.host import describe_host, n_physical_cores
-from draftsmith.engine.model import Model, load_model
 from draftsmith.engine.models import resolve_model
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer.model import Model, load_model
 
 BATCHES = (1, 2, 4, 8, 16)
 # What a process of its own does from its start to the first token of a 10-token prompt.

@@ -34,11 +34,11 @@ import numpy as np
 from arguments import thread_count
 from bench_ngram import commit
 from bench_prompts import add_options, chat_ids, read_prompts, spread
-from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.decode.pacer import n_alike
+from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.host import describe_host, n_physical_cores
 from draftsmith.engine.models import resolve_model
-from draftsmith.engine.pacer import n_alike
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.ngram import LlamaCppDraftModel, NgramCache, NgramDrafter, open_cache
 
 try:

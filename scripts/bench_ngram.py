@@ -28,7 +28,7 @@ import llama_lookup
 import numpy as np
 from draftsmith.engine.host import describe_host
 from draftsmith.engine.models import resolve_model
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.ngram import DrafterSpec, SpecDrafter, parse_specs
 from draftsmith.ngram.cache import NgramCache
 from draftsmith.ngram.cache_file import open_cache

@@ -24,10 +24,10 @@ import llama_lookup
 from arguments import thread_count
 from bench_engine import llama_bench, numbers
 from bench_ngram import DRAFTSMITH, commit
-from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.host import describe_host, n_physical_cores
 from draftsmith.engine.models import resolve_model
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill.niah import bundled_text
 
 QUESTION = "Who was the father of Solomon?"

@@ -20,9 +20,9 @@ from pathlib import Path
 import llama_lookup
 import numpy as np
 from bench_ngram import DRAFTSMITH, commit
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.gguf_file import GgufMetadata
-from draftsmith.engine.tokenizer import Tokenizer
+from draftsmith.engine.chat.template import ChatTemplate
+from draftsmith.engine.gguf.file import GgufMetadata
+from draftsmith.engine.tokens.tokenizer import Tokenizer
 
 HERE = Path(__file__).resolve().parent
 PROMPTS = HERE / "prompts.jsonl"

@@ -27,11 +27,11 @@ import numpy as np
 from bench_ngram import commit
 from bench_prompts import add_options, chat_ids, compare, read_prompts, spread
 from draftsmith.engine.errors import UsageError
-from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.host import describe_host
 from draftsmith.engine.models import resolve_model
-from draftsmith.engine.stop_tokens import eog_ids
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.stop_tokens import eog_ids
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.ngram.advise import Speeds, work_of
 from draftsmith.ngram.conversations import Conversation, ReplayTexts
 from draftsmith.ngram.curve_files import read_curve

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 from draftsmith.engine.errors import DraftsmithError
-from draftsmith.engine.hparams import ARCHITECTURES
-from draftsmith.engine.model import load_model
+from draftsmith.engine.transformer.hparams import ARCHITECTURES
+from draftsmith.engine.transformer.model import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests"))  # for peer_logits and naive_model

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from draftsmith.engine.errors import DraftsmithError
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.ngram.cache import NgramCache
 from draftsmith.ngram.cache_file import open_cache, write_cache
 from draftsmith.ngram.count import NgramCounter

@@ -22,14 +22,14 @@ from typing import Any
 import drill_changes
 import drill_gguf
 import numpy as np
-from draftsmith.engine import dequant, kv_cache, model, pack, rope
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.detokenise import TextStream
+from draftsmith.engine.chat.template import ChatTemplate
+from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import DraftsmithError, UsageError
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.sampling import Sampler, SamplingParams
-from draftsmith.engine.stop_tokens import eog_ids
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.tokens.detokenise import TextStream
+from draftsmith.engine.tokens.stop_tokens import eog_ids
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer import dequant, kv_cache, model, pack, rope
 from toy_model import write_model
 
 TEXT = "<|im_start|>The dog doesn't mind 12345 naïve cafés.\n\tint main(void) { return 0; }"

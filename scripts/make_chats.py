@@ -22,15 +22,15 @@ from pathlib import Path
 
 from arguments import thread_count
 from bench_prompts import PROMPTS, read_prompts
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.detokenise import TextStream
-from draftsmith.engine.generate import generate
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.model import load_model
+from draftsmith.engine.chat.template import ChatTemplate
+from draftsmith.engine.decode.generate import generate
+from draftsmith.engine.decode.sampling import Sampler, SamplingParams
+from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.models import resolve_model
-from draftsmith.engine.sampling import Sampler, SamplingParams
-from draftsmith.engine.stop_tokens import eog_ids
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.detokenise import TextStream
+from draftsmith.engine.tokens.stop_tokens import eog_ids
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer.model import load_model
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "tests" / "golden"

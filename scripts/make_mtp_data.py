@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 
 from arguments import thread_count
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.model import load_model
+from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.models import resolve_model
-from draftsmith.engine.stop_tokens import eog_ids
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.stop_tokens import eog_ids
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer.model import load_model
 from mtp_prompts import Prompts
 from mtp_streams import write_shard
 

@@ -1,9 +1,9 @@
-"""Write engine/unicode_table.py: the class of every Unicode code point, as ranges.
+"""Write engine/tokens/unicode_table.py: the class of every Unicode code point, as ranges.
 
 Run by hand, when the Unicode version that the tokenizers follow changes::
 
     pip install unicodedata2==15.1.0
-    python scripts/make_unicode_classes.py > engine/unicode_table.py
+    python scripts/make_unicode_classes.py > engine/tokens/unicode_table.py
 
 Python's own ``unicodedata`` will not do: its version changes with Python's, while llama.cpp
 splits text by the tables of Unicode 15.1, whatever the platform.

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from draftsmith.engine.dequant import dequantise
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.gguf_tensors import open_tensors
-from draftsmith.engine.hparams import read_params
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.gguf.tensors import open_tensors
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer.dequant import dequantise
+from draftsmith.engine.transformer.hparams import read_params
 from mtp_model import Sizes, rms_norm
 from mtp_streams import LOOP
 from torch import Tensor

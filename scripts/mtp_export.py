@@ -8,9 +8,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from draftsmith.engine.dequant import dequantise
-from draftsmith.engine.gguf_file import TARGET_FINGERPRINT
-from draftsmith.engine.identity import TARGET_NORMS, TARGET_WEIGHTS, Identity
+from draftsmith.engine.gguf.file import TARGET_FINGERPRINT
+from draftsmith.engine.gguf.identity import TARGET_NORMS, TARGET_WEIGHTS, Identity
+from draftsmith.engine.transformer.dequant import dequantise
 from draftsmith.mtp.head_file import D2T, open_head_file
 from mtp_batches import Target
 from mtp_model import Head

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from draftsmith.engine.forward_kernels import SPLIT
-from draftsmith.engine.model import Model, Taps
+from draftsmith.engine.transformer.forward_kernels import SPLIT
+from draftsmith.engine.transformer.model import Model, Taps
 from mtp_prompts import Prompts
 
 TEMPERATURES = (0.0, 0.3, 0.6, 0.8, 1.0)

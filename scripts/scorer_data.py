@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.model import Model
-from draftsmith.engine.tokenizer import Tokenizer
+from draftsmith.engine.chat.template import ChatTemplate
+from draftsmith.engine.tokens.tokenizer import Tokenizer
+from draftsmith.engine.transformer.model import Model
 from draftsmith.prefill.calibrate import KEEPS
 from draftsmith.prefill.lexical import LexicalScorer
 from draftsmith.prefill.niah import Haystack, hide, tokens_of

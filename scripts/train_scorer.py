@@ -27,14 +27,14 @@ import gguf
 import numpy as np
 import torch
 from arguments import thread_count
-from draftsmith.engine.chat import ChatTemplate
+from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import ChatTemplateUnusable
-from draftsmith.engine.gguf_file import TARGET_FINGERPRINT, read_metadata
-from draftsmith.engine.hparams import ModelParams
-from draftsmith.engine.identity import TARGET_NORMS, TARGET_WEIGHTS, Identity
-from draftsmith.engine.model import load_model
+from draftsmith.engine.gguf.file import TARGET_FINGERPRINT, read_metadata
+from draftsmith.engine.gguf.identity import TARGET_NORMS, TARGET_WEIGHTS, Identity
 from draftsmith.engine.models import resolve_model
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.transformer.hparams import ModelParams
+from draftsmith.engine.transformer.model import load_model
 from draftsmith.prefill.calibrate import KEEPS, KINDS
 from draftsmith.prefill.calibrate_kernels import count_kept
 from draftsmith.prefill.niah import Haystack, bundled_text

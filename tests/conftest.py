@@ -14,8 +14,8 @@ import pytest
 from draftsmith.cli import stream
 from draftsmith.cli.main import main
 from draftsmith.engine.errors import ModelUnknown
-from draftsmith.engine.model import Model, load_model
 from draftsmith.engine.models import resolve_model
+from draftsmith.engine.transformer.model import Model, load_model
 
 Load = Callable[..., Model]
 GOLDEN = Path(__file__).parent / "golden"

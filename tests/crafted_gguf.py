@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from draftsmith.engine import gguf_file
+from draftsmith.engine.gguf import file as gguf_file
 
 _TYPE_OF_DTYPE = {dtype: number for number, dtype in gguf_file._DTYPES.items() if number != 7}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf.file import read_metadata
 from numpy.typing import NDArray
 from peer_process import run_peer
 from toy_gguf import byte_alphabet

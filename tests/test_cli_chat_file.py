@@ -16,8 +16,8 @@ from draftsmith.cli.chat_input import ChatInput, read_chat
 from draftsmith.cli.chat_options import ChatOptions
 from draftsmith.cli.output import Output
 from draftsmith.engine.errors import DraftsmithError, ExitStatus, InputMalformed, UsageError
-from draftsmith.engine.gguf_file import GgufMetadata, read_metadata
-from draftsmith.engine.vocabulary import Vocabulary, read_vocabulary
+from draftsmith.engine.gguf.file import GgufMetadata, read_metadata
+from draftsmith.engine.tokens.vocabulary import Vocabulary, read_vocabulary
 
 Cli = Callable[..., Done]
 

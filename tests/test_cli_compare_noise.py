@@ -13,7 +13,7 @@ from draftsmith.cli.compare import Comparison
 from draftsmith.cli.compare_noise import judge, warn_of_noise
 from draftsmith.cli.output import Output
 from draftsmith.cli.run_report import _comparison, comparison_keys
-from draftsmith.engine.generate import Generation
+from draftsmith.engine.decode.generate import Generation
 
 MS = 1_000_000
 # A pass over one token takes 10 ms, over 8 tokens 17 ms.

@@ -20,7 +20,7 @@ from conftest import Done
 from draftsmith.cli import stream
 from draftsmith.cli.run_options import Color
 from draftsmith.engine.errors import DiskFull, ExitStatus
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.ngram import shared_cache
 from draftsmith.ngram.cache_file import open_cache, write_cache
 from draftsmith.ngram.conversations import Conversation, ReplayTexts
@@ -485,7 +485,7 @@ def test_compare_learns_nothing(run: Run, tmp_path: Path) -> None:
 
 def test_compare_of_a_text_that_differs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """``identical`` that is always true."""
-    from draftsmith.engine import generate
+    from draftsmith.engine.decode import generate
 
     real = generate.generate
 
@@ -678,7 +678,7 @@ def test_mistakes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mistake that shows as a traceback, as nonsense, or when the weights have been read."""
-    from draftsmith.engine import model
+    from draftsmith.engine.transformer import model
 
     def too_late(*args: object, **options: object) -> None:
         pytest.fail("the weights were read")

@@ -15,7 +15,7 @@ import pytest
 from conftest import Done
 from draftsmith.cli import options
 from draftsmith.engine.errors import ExitStatus
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.ngram import cache_file
 from draftsmith.ngram.cache import NgramCache, OrderTable
 from draftsmith.ngram.count import NgramCounter

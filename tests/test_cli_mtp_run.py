@@ -18,10 +18,11 @@ from conftest import Done
 from draftsmith.cli import compare, mtp_run, stream, suite_figures, suite_run
 from draftsmith.cli.suite_figures import Bounds, Cell, figures, rounds_by_length, standard_error
 from draftsmith.cli.suite_report import figure_of, record_of
-from draftsmith.engine import chat, chat_worker
-from draftsmith.engine.chat import ChatTemplate
+from draftsmith.engine.chat import template as chat
+from draftsmith.engine.chat import worker as chat_worker
+from draftsmith.engine.chat.template import ChatTemplate
+from draftsmith.engine.decode.generate import Generation
 from draftsmith.engine.errors import ExitStatus
-from draftsmith.engine.generate import Generation
 from draftsmith.mtp import shipped
 from draftsmith.ngram.cache_file import write_cache
 from toy_mtp import ToyHead, write_model_with_head, write_toy_head
@@ -668,7 +669,7 @@ def test_mistakes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mistake that shows as a traceback, as nonsense, or when the weights have been read."""
-    from draftsmith.engine import model
+    from draftsmith.engine.transformer import model
 
     def too_late(*args: object, **options: object) -> None:
         pytest.fail("the weights were read")

@@ -14,11 +14,13 @@ import toy_model
 from conftest import Done
 from draftsmith.cli import prefill_models
 from draftsmith.cli.prefill_models import ScorerKind, parse_heads
-from draftsmith.engine import chat, chat_worker, host
-from draftsmith.engine import model as engine_model
-from draftsmith.engine.chat import ChatTemplate
+from draftsmith.engine import host
+from draftsmith.engine.chat import template as chat
+from draftsmith.engine.chat import worker as chat_worker
+from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import ExitStatus, UsageError
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer import model as engine_model
 from draftsmith.prefill.attention import Head
 from draftsmith.prefill.calibrated import Calibration, calibration_text
 from draftsmith.prefill.memory import Need

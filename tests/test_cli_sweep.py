@@ -19,7 +19,7 @@ from draftsmith.cli import inputs
 from draftsmith.cli.output import Output, Table
 from draftsmith.cli.replay_report import sweep_table, us_per_token
 from draftsmith.engine.errors import ExitStatus
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.ngram import cache_file
 from draftsmith.ngram.count import NgramCounter
 

@@ -13,17 +13,17 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from draftsmith.engine.acceptance import (
+from draftsmith.engine.decode.acceptance import (
     AcceptRule,
     ProposalSource,
     RejectSamples,
     Verdict,
     match_samples,
 )
+from draftsmith.engine.decode.generate import generate
+from draftsmith.engine.decode.pacer import Pacer
+from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import ModelDamaged
-from draftsmith.engine.generate import generate
-from draftsmith.engine.pacer import Pacer
-from draftsmith.engine.sampling import Sampler, SamplingParams
 from numpy.typing import NDArray
 
 N_VOCAB = 8

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine import chat, chat_worker
-from draftsmith.engine.chat import ChatTemplate
+from draftsmith.engine.chat import template as chat
+from draftsmith.engine.chat import worker as chat_worker
+from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import ChatTemplateUnusable, ExitStatus, ModelDamaged
-from draftsmith.engine.gguf_file import GgufMetadata, read_metadata
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.engine.vocabulary import read_vocabulary
+from draftsmith.engine.gguf.file import GgufMetadata, read_metadata
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.vocabulary import read_vocabulary
 from peer_text import ask_peer
 from toy_gguf import write_toy
 

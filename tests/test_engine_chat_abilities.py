@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.chat_abilities import Abilities, adapted
-from draftsmith.engine.chat_batch import BatchRenderer, Conversation
-from draftsmith.engine.chat_messages import Chat, NotAChat, add_messages
-from draftsmith.engine.chat_prompt import PromptTemplate, not_shown
-from draftsmith.engine.chat_request import ChatRequest
+from draftsmith.engine.chat.abilities import Abilities, adapted
+from draftsmith.engine.chat.batch import BatchRenderer, Conversation
+from draftsmith.engine.chat.messages import Chat, NotAChat, add_messages
+from draftsmith.engine.chat.prompt import PromptTemplate, not_shown
+from draftsmith.engine.chat.request import ChatRequest
+from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import ChatTemplateUnusable
 
 Message = dict[str, Any]

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine import chat, chat_batch
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.chat_batch import BatchRenderer, Conversation, Rendered
+from draftsmith.engine.chat import batch as chat_batch
+from draftsmith.engine.chat import template as chat
+from draftsmith.engine.chat.batch import BatchRenderer, Conversation, Rendered
+from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import ChatTemplateUnusable
-from draftsmith.engine.gguf_file import read_metadata
+from draftsmith.engine.gguf.file import read_metadata
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

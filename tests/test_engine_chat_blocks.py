@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine.chat_blocks import opened, text_of_blocks, tools_of
-from draftsmith.engine.chat_messages import Chat, NotAChat, add_messages, role_of
+from draftsmith.engine.chat.blocks import opened, text_of_blocks, tools_of
+from draftsmith.engine.chat.messages import Chat, NotAChat, add_messages, role_of
 
 TEXT = {"type": "text", "text": "a"}
 CALL = {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}}

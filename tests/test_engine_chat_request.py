@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.chat_abilities import Abilities, adapted
-from draftsmith.engine.chat_messages import Chat, NotAChat, add_messages
-from draftsmith.engine.chat_prompt import PromptTemplate, not_shown
-from draftsmith.engine.chat_request import ChatRequest
+from draftsmith.engine.chat.abilities import Abilities, adapted
+from draftsmith.engine.chat.messages import Chat, NotAChat, add_messages
+from draftsmith.engine.chat.prompt import PromptTemplate, not_shown
+from draftsmith.engine.chat.request import ChatRequest
+from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.json_text import NotJson, json_of
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
-from draftsmith.engine import dequant
-from draftsmith.engine.dequant import dequantise
-from draftsmith.engine.gguf_tensors import TensorType, open_tensors
+from draftsmith.engine.gguf.tensors import TensorType, open_tensors
+from draftsmith.engine.transformer import dequant
+from draftsmith.engine.transformer.dequant import dequantise
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.engine.detokenise import TextStream, token_piece
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.engine.vocabulary import SPECIAL
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.tokens.detokenise import TextStream, token_piece
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.vocabulary import SPECIAL
 from peer_text import ask_peer
 from toy_gguf import BYTE, KINDS, MISSING_BYTES, NORMAL, SAMPLE, write_toy
 

@@ -25,11 +25,11 @@ from draftsmith.engine.errors import (
     ModelNotGguf,
     ModelUnsupported,
 )
-from draftsmith.engine.file_kinds import HEAD_BYTES, kind_of_bytes
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.gguf_kinds import check_has_weights, check_is_model
-from draftsmith.engine.model import load_model
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.gguf.kinds import check_has_weights, check_is_model
+from draftsmith.engine.gguf.other_files import HEAD_BYTES, kind_of_bytes
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer.model import load_model
 from draftsmith.ngram.cache_file import MAGIC
 
 AGAIN = "again"

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from draftsmith.engine.decode.generate import Drafter, Generation, generate
+from draftsmith.engine.decode.pacer import Pacer
+from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import ModelDamaged, UsageError
-from draftsmith.engine.generate import Drafter, Generation, generate
-from draftsmith.engine.model import Taps
-from draftsmith.engine.pacer import Pacer
-from draftsmith.engine.sampling import Sampler, SamplingParams
+from draftsmith.engine.transformer.model import Taps
 from draftsmith.ngram.drafter import NgramDrafter
 from numpy.typing import ArrayLike, NDArray
 

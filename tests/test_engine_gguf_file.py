@@ -9,7 +9,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from draftsmith.engine import gguf_file
 from draftsmith.engine.errors import (
     DraftsmithError,
     InputUnreadable,
@@ -17,7 +16,8 @@ from draftsmith.engine.errors import (
     ModelNotGguf,
     ModelUnsupported,
 )
-from draftsmith.engine.gguf_file import GgufStrings, read_metadata
+from draftsmith.engine.gguf import file as gguf_file
+from draftsmith.engine.gguf.file import GgufStrings, read_metadata
 from toy_gguf import KINDS, write_toy
 
 U32, STRING, ARRAY = gguf_file.U32, gguf_file.STRING, gguf_file.ARRAY

@@ -17,8 +17,8 @@ from draftsmith.engine.errors import (
     ModelNotGguf,
     ModelUnsupported,
 )
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.gguf_tensors import _OTHER_TYPES, TensorType, open_tensors
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.gguf.tensors import _OTHER_TYPES, TensorType, open_tensors
 from draftsmith.engine.pages import forget_pages
 from toy_gguf import write_toy
 

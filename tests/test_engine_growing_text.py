@@ -6,10 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
-from draftsmith.engine import growing_text
 from draftsmith.engine.errors import WordTooLong
-from draftsmith.engine.growing_text import GrowingText
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens import growing_text
+from draftsmith.engine.tokens.growing_text import GrowingText
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from toy_gguf import KINDS, SAMPLE, write_toy
 
 SPECIAL = "<|im_start|> <|im_end|> <|ab b|><|c <|user|> <|bos|> <| <unk>"

@@ -9,7 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from draftsmith.engine.host import available_memory_bytes, describe_host, peak_rss_bytes, rss_bytes
+from draftsmith.engine.host import (
+    available_memory_bytes,
+    describe_host,
+    peak_rss_bytes,
+    rss_bytes,
+)
 
 
 def test_describes_the_host() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from draftsmith.engine.errors import DraftsmithError, ModelDamaged, ModelUnsupported
-from draftsmith.engine.gguf_file import GgufMetadata, GgufStrings, MetadataValue, read_metadata
-from draftsmith.engine.hparams import ModelParams, RopeParams, read_params
+from draftsmith.engine.gguf.file import GgufMetadata, GgufStrings, MetadataValue, read_metadata
+from draftsmith.engine.transformer.hparams import ModelParams, RopeParams, read_params
 
 Values = dict[str, MetadataValue]
 

@@ -11,10 +11,8 @@ import pytest
 import toy_model
 from conftest import Done
 from draftsmith.engine.errors import ExitStatus
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.gguf_tensors import open_tensors
-from draftsmith.engine.hparams import read_params
-from draftsmith.engine.identity import (
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.gguf.identity import (
     TARGET_NORMS,
     TARGET_WEIGHTS,
     UNTOLD,
@@ -22,8 +20,10 @@ from draftsmith.engine.identity import (
     Kinship,
     Marks,
 )
+from draftsmith.engine.gguf.tensors import open_tensors
 from draftsmith.engine.models import KNOWN_MODELS, KnownModel
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer.hparams import read_params
 from draftsmith.mtp import shipped
 from draftsmith.mtp.head_file import open_head_file
 from draftsmith.prefill import calibrated
@@ -125,7 +125,7 @@ def test_another_quantisation(tmp_path: Path) -> None:
 
 def test_large_tensors_are_sampled(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ends of a large tensor, or the bytes behind its last whole word, left out."""
-    monkeypatch.setattr("draftsmith.engine.identity._SMALL_BYTES", 0)
+    monkeypatch.setattr("draftsmith.engine.gguf.identity._SMALL_BYTES", 0)
     [tensor] = [t for t in open_tensors(toy).values() if t.name == "token_embd.weight"]
     for n in (8, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (1 << 21) + 5):
         data = np.zeros((1, n), np.uint8)

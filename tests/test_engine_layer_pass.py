@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conftest import Load
 from draftsmith.engine.errors import UsageError
-from draftsmith.engine.layer_pass import LayerPass, Look
-from draftsmith.engine.model import Taps
+from draftsmith.engine.transformer.layer_pass import LayerPass, Look
+from draftsmith.engine.transformer.model import Taps
 from naive_attention import MaskedModel, window_mask
 from numpy.typing import NDArray
 from toy_model import write_model

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from conftest import Load
 from draftsmith.engine.errors import DraftsmithError, ModelDamaged, ModelUnsupported, UsageError
-from draftsmith.engine.kv_cache import KvCache
-from draftsmith.engine.model import Model, Pass, Taps, load_model
+from draftsmith.engine.transformer.kv_cache import KvCache
+from draftsmith.engine.transformer.model import Model, Pass, Taps, load_model
 from gguf import GGUFReader
 from naive_model import NaiveModel, log_softmax
 from numpy.typing import NDArray

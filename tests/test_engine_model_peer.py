@@ -26,11 +26,11 @@ import gguf
 import numpy as np
 import pytest
 import toy_model
-from draftsmith.engine.dequant import dequantise
-from draftsmith.engine.gguf_file import GgufStrings, read_metadata
-from draftsmith.engine.gguf_tensors import open_tensors
-from draftsmith.engine.model import Model, load_model
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.gguf.file import GgufStrings, read_metadata
+from draftsmith.engine.gguf.tensors import open_tensors
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer.dequant import dequantise
+from draftsmith.engine.transformer.model import Model, load_model
 from naive_model import NaiveModel, log_softmax
 from numpy.typing import NDArray
 from peer_logits import Continuation, continuations

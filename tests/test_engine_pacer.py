@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from draftsmith.engine.decode.pacer import Pacer, StepCosts, prior_cost
 from draftsmith.engine.errors import UsageError
-from draftsmith.engine.pacer import Pacer, StepCosts, prior_cost
 
 STEP_NS = 5e6
 DRAFT_MAX = 8

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from draftsmith.engine import pack
 from draftsmith.engine.errors import ModelDamaged, UsageError
-from draftsmith.engine.gguf_tensors import Tensor, TensorType
+from draftsmith.engine.gguf.tensors import Tensor, TensorType
+from draftsmith.engine.transformer import pack
 
 # Where blocks have a second scale, or their only one, if that is not at the beginning.
 SECOND = dict.fromkeys((TensorType.Q4_1, TensorType.Q5_1, TensorType.Q4_K, TensorType.Q5_K), (0, 2))

@@ -21,8 +21,8 @@ from draftsmith.engine.errors import (
     InputMalformed,
     InputUnreadable,
 )
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.gguf_tensors import open_tensors
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.gguf.tensors import open_tensors
 from draftsmith.engine.kernel_cache import read_file
 from draftsmith.engine.plain_file import open_plain, read_small
 from draftsmith.mtp.suite import read_suite

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import toy_model
 from conftest import Done
-from draftsmith.engine.prompt_ends import TextEnds, doubts_of_prompt
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.prompt_ends import TextEnds, doubts_of_prompt
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
 
 Cli = Callable[..., Done]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from draftsmith.engine.errors import ModelDamaged
-from draftsmith.engine.hparams import ModelParams, RopeParams
-from draftsmith.engine.rope import RopeTable
+from draftsmith.engine.transformer.hparams import ModelParams, RopeParams
+from draftsmith.engine.transformer.rope import RopeTable
 from numpy.typing import NDArray
 
 POSITIONS = np.array([0, 1, 2, 7, 8, 511, 4096, 100_000])

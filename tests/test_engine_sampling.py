@@ -8,8 +8,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import ExitStatus, ModelDamaged, UsageError
-from draftsmith.engine.sampling import Sampler, SamplingParams
 from numpy.typing import NDArray
 
 N_VOCAB = 60

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from draftsmith.engine.special_tokens import Fragment, SpecialTokens
-from draftsmith.engine.vocabulary import Attribute
+from draftsmith.engine.tokens.special_tokens import Fragment, SpecialTokens
+from draftsmith.engine.tokens.vocabulary import Attribute
 from numpy.typing import NDArray
 
 SPACES = b" \t\n\v\f\r"
@@ -105,7 +105,7 @@ def test_places_that_touch_no_token() -> None:
 
 def test_tokens_in_a_text_of_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token that is missed where two steps of a long text meet."""
-    monkeypatch.setattr("draftsmith.engine.special_tokens._STEP_BYTES", 7)
+    monkeypatch.setattr("draftsmith.engine.tokens.special_tokens._STEP_BYTES", 7)
     specials = special_tokens([b"<|im_start|>", b"<|", b"im"])
     data = b"xx<|im_start|>yyyyyyy<|yy" * 9
     assert specials.partition(data) == naive(data, [b"<|im_start|>", b"<|", b"im"], [0, 0, 0])

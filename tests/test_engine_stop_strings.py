@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from conftest import Done
-from draftsmith.engine.detokenise import TextStream
 from draftsmith.engine.errors import ExitStatus, InputMalformed, UsageError
-from draftsmith.engine.stop_strings import StopStrings, stop_field
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.detokenise import TextStream
+from draftsmith.engine.tokens.stop_strings import StopStrings, stop_field
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from toy_gguf import write_toy
 
 

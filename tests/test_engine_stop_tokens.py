@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from draftsmith.engine.errors import ModelDamaged
-from draftsmith.engine.gguf_file import GgufMetadata, read_metadata
-from draftsmith.engine.stop_tokens import eog_ids
-from draftsmith.engine.vocabulary import END_TEXTS, read_vocabulary
+from draftsmith.engine.gguf.file import GgufMetadata, read_metadata
+from draftsmith.engine.tokens.stop_tokens import eog_ids
+from draftsmith.engine.tokens.vocabulary import END_TEXTS, read_vocabulary
 from peer_text import ask_peer
 from toy_gguf import CONTROL, NORMAL, write_toy
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from draftsmith.engine import forward_kernels as kernels
-from draftsmith.engine.dequant import dequantise
-from draftsmith.engine.gguf_tensors import Tensor, TensorType
-from draftsmith.engine.pack import FORMS, Piece, pack
-from draftsmith.engine.tile_kernels import (
+from draftsmith.engine.gguf.tensors import Tensor, TensorType
+from draftsmith.engine.transformer import forward_kernels as kernels
+from draftsmith.engine.transformer.dequant import dequantise
+from draftsmith.engine.transformer.pack import FORMS, Piece, pack
+from draftsmith.engine.transformer.tile_kernels import (
     float_of_half,
     half_bits,
     quantise_row,
@@ -22,7 +22,7 @@ from draftsmith.engine.tile_kernels import (
     row_max,
     row_squares,
 )
-from draftsmith.engine.workers import Workers
+from draftsmith.engine.transformer.workers import Workers
 from numba import njit
 
 QUANTISED = [kind for kind in FORMS if kind.block_items > 1]

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from draftsmith.engine import bpe, piece_encoder, unicode_classes, unicode_table
-from draftsmith.engine.blocks import cut_blocks
 from draftsmith.engine.errors import (
     InputMalformed,
     ModelDamaged,
     ModelHasNoTokenizer,
     ModelUnsupported,
 )
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.engine.vocabulary import Attribute
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.tokens import bpe, piece_encoder, unicode_classes, unicode_table
+from draftsmith.engine.tokens.blocks import cut_blocks
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.vocabulary import Attribute
 from toy_gguf import BPE_KINDS, CONTROL, KINDS, NORMAL, SAMPLE, SPECIALS, USER_DEFINED, write_toy
 
 GOLDEN = Path(__file__).parent / "golden"

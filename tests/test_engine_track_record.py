@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from draftsmith.engine.track_record import TrackRecord, yields
+from draftsmith.engine.decode.track_record import TrackRecord, yields
 
 
 def test_acceptance_by_position() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import Load
 from draftsmith.engine.errors import ModelDamaged, ModelUnsupported
-from draftsmith.engine.model import Model
+from draftsmith.engine.transformer.model import Model
 from naive_model import NaiveModel
 from numpy.typing import NDArray
 from toy_model import ARCHITECTURES, write_model

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.engine.generate import ConfidentDrafter, SourcedDrafter, TrunkReader
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.model import load_model
+from draftsmith.engine.decode.generate import ConfidentDrafter, SourcedDrafter, TrunkReader
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.transformer.model import load_model
 from draftsmith.mtp.combined import CombinedDrafter
 from draftsmith.mtp.drafter import MtpDrafter
 from draftsmith.mtp.head import MtpHead, open_head

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from draftsmith.engine.decode.generate import Generation, TrunkReader, generate
+from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import InputMalformed, UsageError
-from draftsmith.engine.generate import Generation, TrunkReader, generate
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.model import Model, load_model
-from draftsmith.engine.sampling import Sampler, SamplingParams
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.transformer.model import Model, load_model
 from draftsmith.mtp.drafter import MtpDrafter
 from draftsmith.mtp.head import MtpHead, open_head
 from naive_mtp import NaiveMtp

@@ -16,9 +16,9 @@ from draftsmith.engine.errors import (
     ModelUnsupported,
     UsageError,
 )
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.hparams import read_params
-from draftsmith.engine.model import Model, load_model
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.transformer.hparams import read_params
+from draftsmith.engine.transformer.model import Model, load_model
 from draftsmith.mtp.drafter import MtpDrafter
 from draftsmith.mtp.head import MtpHead, open_head
 from numpy.typing import NDArray

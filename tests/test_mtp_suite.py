@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine.errors import DraftsmithError, InputEmpty, InputMalformed, InputUnreadable
+from draftsmith.engine.errors import (
+    DraftsmithError,
+    InputEmpty,
+    InputMalformed,
+    InputUnreadable,
+)
 from draftsmith.mtp import suite
 from draftsmith.mtp.suite import SuitePrompt, read_suite
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine.chat_abilities import Abilities, adapted
-from draftsmith.engine.chat_messages import Chat, NotAChat
-from draftsmith.engine.dropped import Dropped
+from draftsmith.engine.chat.abilities import Abilities, adapted
+from draftsmith.engine.chat.dropped import Dropped
+from draftsmith.engine.chat.messages import Chat, NotAChat
 from draftsmith.ngram.conversation_details import without_details
 from draftsmith.ngram.conversation_files import open_chats
 from draftsmith.ngram.conversation_formats import chat_of

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.chat_messages import Chat, NotAChat
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.stop_tokens import eog_ids
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.chat.messages import Chat, NotAChat
+from draftsmith.engine.chat.template import ChatTemplate
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.tokens.stop_tokens import eog_ids
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.ngram.conversation_files import ChatFiles, open_chats
 from draftsmith.ngram.conversation_formats import chat_of
 from draftsmith.ngram.conversation_reader import read_conversations

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine.chat_messages import Chat, NotAChat
+from draftsmith.engine.chat.messages import Chat, NotAChat
 from draftsmith.ngram.conversation_files import open_chats
 from draftsmith.ngram.conversation_formats import chat_of
 from draftsmith.ngram.conversation_responses import AN_ERROR, NO_FORM

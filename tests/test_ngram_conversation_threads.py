@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.engine.chat_messages import Chat
+from draftsmith.engine.chat.messages import Chat
 from draftsmith.ngram import conversation_marks, conversation_threads
 from draftsmith.ngram.conversation_formats import chat_of
 from draftsmith.ngram.conversation_threads import threads_of

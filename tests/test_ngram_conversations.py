@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.engine import chat
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.chat_messages import Chat, NotAChat
+from draftsmith.engine.chat import template as chat
+from draftsmith.engine.chat.messages import Chat, NotAChat
+from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import (
     ChatTemplateUnusable,
     InputEmpty,
@@ -25,9 +25,9 @@ from draftsmith.engine.errors import (
     InputUnreadable,
     UsageError,
 )
-from draftsmith.engine.gguf_file import GgufMetadata, read_metadata
-from draftsmith.engine.stop_tokens import eog_ids
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.gguf.file import GgufMetadata, read_metadata
+from draftsmith.engine.tokens.stop_tokens import eog_ids
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.ngram import (
     conversation_json,
     conversation_pieces,

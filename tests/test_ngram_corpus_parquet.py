@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Done
-from draftsmith.engine.chat_messages import Chat
+from draftsmith.engine.chat.messages import Chat
 from draftsmith.engine.errors import ExitStatus, InputMalformed, InputUnreadable
 from draftsmith.ngram import corpus_parquet
 from draftsmith.ngram.conversation_files import open_chats

@@ -18,7 +18,7 @@ from draftsmith.engine.errors import (
     InputUnreadable,
     WordTooLong,
 )
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.ngram import corpus as corpus_module
 from draftsmith.ngram.corpus import Corpus, open_corpus
 from draftsmith.ngram.corpus_stats import SKIPPED_SHOWN

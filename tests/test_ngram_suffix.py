@@ -7,16 +7,7 @@ import random
 import naive_suffix
 import numpy as np
 import pytest
-from draftsmith.ngram.slot_kernels import (
-    ENDS,
-    KEYS,
-    MILLION,
-    N_PARAMS,
-    N_VARS,
-    PARTS,
-    SUFFIX,
-    Slot,
-)
+from draftsmith.ngram.slot_kernels import ENDS, KEYS, MILLION, N_PARAMS, N_VARS, PARTS, SUFFIX, Slot
 from draftsmith.ngram.suffix_kernels import (
     accept_suffix,
     begin_suffix,

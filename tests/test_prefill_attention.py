@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from conftest import Load
 from draftsmith.engine.errors import UsageError
-from draftsmith.engine.layer_pass import LayerPass
-from draftsmith.engine.model import Model, Taps
+from draftsmith.engine.transformer.layer_pass import LayerPass
+from draftsmith.engine.transformer.model import Model, Taps
 from draftsmith.prefill.attention import AttentionRule, AttentionScorer, Head
 from draftsmith.prefill.blocksparse import BlockRule
 from draftsmith.prefill.prompt_parts import PromptParts

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import Load
 from draftsmith.engine.errors import UsageError
-from draftsmith.engine.layer_pass import LayerPass
+from draftsmith.engine.transformer.layer_pass import LayerPass
 from draftsmith.prefill.blocksparse import BlockPass, BlockRule
 from naive_attention import Mask, MaskedModel, block_mask, chosen_blocks
 from naive_model import Reals

@@ -15,8 +15,8 @@ import pytest
 import toy_model
 from conftest import Done
 from draftsmith.engine.errors import ExitStatus, UsageError
-from draftsmith.engine.model import load_model
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.transformer.model import load_model
 from draftsmith.prefill import calibrate, calibrate_texts, niah_texts
 from draftsmith.prefill.attention import AttentionRule, AttentionScorer, Head
 from draftsmith.prefill.calibrate import (

@@ -9,9 +9,9 @@ from pathlib import Path
 import naive_prefill as naive
 import numpy as np
 import pytest
-from draftsmith.engine.detokenise import token_piece
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.engine.vocabulary import SPECIAL
+from draftsmith.engine.tokens.detokenise import token_piece
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.vocabulary import SPECIAL
 from draftsmith.prefill.lexical import Folding, LexicalScorer
 from draftsmith.prefill.prompt_parts import PromptParts
 from draftsmith.prefill.scores import Scorer

@@ -20,7 +20,7 @@ from draftsmith.cli.niah_run import Found, record_of
 from draftsmith.cli.output import Table
 from draftsmith.cli.plot import draw
 from draftsmith.engine.errors import ExitStatus, InputTooShort, InputUnreadable, UsageError
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill import niah, niah_texts
 from draftsmith.prefill.lexical import LexicalScorer
 from draftsmith.prefill.niah import (

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from draftsmith.engine import host
+from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import InputMalformed, InputUnreadable, UsageError
-from draftsmith.engine.model import Model, load_model
-from draftsmith.engine.sampling import Sampler, SamplingParams
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.transformer.model import Model, load_model
 from draftsmith.prefill.attention import AttentionRule, AttentionScorer, Head
 from draftsmith.prefill.blocksparse import BlockRule
 from draftsmith.prefill.bridged import BridgedScorer
@@ -481,8 +481,8 @@ def test_which_calibration_is_found(model: Model, tmp_path: Path) -> None:
 
 def test_the_shipped_calibration(smollm2: Path) -> None:
     """A fingerprint that is not the model's: the default scorer is lexical, and nobody notices."""
-    from draftsmith.engine.gguf_file import read_metadata
-    from draftsmith.engine.hparams import read_params
+    from draftsmith.engine.gguf.file import read_metadata
+    from draftsmith.engine.transformer.hparams import read_params
     from draftsmith.prefill.calibrated import FOLDER
 
     metadata = read_metadata(smollm2)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.engine import chat_worker
-from draftsmith.engine.chat import ChatTemplate
+from draftsmith.engine.chat import worker as chat_worker
+from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import UsageError
-from draftsmith.engine.gguf_file import GgufMetadata, read_metadata
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.gguf.file import GgufMetadata, read_metadata
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill.lexical import LexicalScorer
 from draftsmith.prefill.prompt_parts import PromptParts
 from draftsmith.prefill.select import Refusal, Refused, Selection, select

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from draftsmith.engine.chat import ChatTemplate
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.chat.template import ChatTemplate
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill.asking import Kind, continues, kind_of, refers_back
 from draftsmith.prefill.lexical import LexicalScorer
 from draftsmith.prefill.paragraphs import pieces_of

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from draftsmith.engine.detokenise import token_piece
 from draftsmith.engine.errors import ModelUnsupported
-from draftsmith.engine.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.engine.tokens.detokenise import token_piece
+from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill.pieces import Pieces
 from draftsmith.prefill.spans import TokenSpans, carry_values, is_border
 from toy_gguf import KINDS, MISSING_BYTES, SAMPLE, SPECIALS, write_toy

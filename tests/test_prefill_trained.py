@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from conftest import Load
 from draftsmith.engine.errors import ModelDamaged, ModelUnsupported, UsageError
-from draftsmith.engine.hparams import ModelParams
-from draftsmith.engine.layer_pass import LayerPass
-from draftsmith.engine.model import Model
+from draftsmith.engine.transformer.hparams import ModelParams
+from draftsmith.engine.transformer.layer_pass import LayerPass
+from draftsmith.engine.transformer.model import Model
 from draftsmith.prefill.attention import AttentionRule, Head
 from draftsmith.prefill.calibrated import FOLDER
 from draftsmith.prefill.memory import RUNTIME_BYTES, comparing_bytes, scoring_bytes

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import toy_model
 from conftest import Done
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.ngram.spec import DrafterSpec, parse_specs
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"

@@ -154,7 +154,7 @@ def test_fenced_arrays_end_where_memory_does() -> None:
 def test_mutants_are_made_as_meant(scripts: Path, tmp_path: Path) -> None:
     """Mutants that no longer get behind the first check, or that nobody can make again."""
     import drill_changes
-    from draftsmith.engine.gguf_tensors import open_tensors
+    from draftsmith.engine.gguf.tensors import open_tensors
     from drill_gguf import put_together, take_apart
     from drill_models import MODELS, SIZES
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from draftsmith.engine.errors import UsageError
-from draftsmith.engine.gguf_file import read_metadata
-from draftsmith.engine.gguf_tensors import open_tensors
-from draftsmith.engine.model import Model, load_model
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.gguf.file import read_metadata
+from draftsmith.engine.gguf.tensors import open_tensors
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer.model import Model, load_model
 from draftsmith.mtp.drafter import MtpDrafter
 from draftsmith.mtp.head import open_head
 from toy_model import write_model
@@ -170,7 +170,7 @@ def curve(folder: Path) -> list[dict[str, str]]:
 
 def assert_drafts(model: Model, drafter: MtpDrafter, tokens: np.ndarray) -> None:
     """It can be asked for drafts behind a text."""
-    from draftsmith.engine.model import Taps
+    from draftsmith.engine.transformer.model import Taps
 
     taps = Taps(hidden_layers=tuple(drafter.feature_layers))
     done = model.forward(tokens, model.new_cache(64), all_hidden=True, taps=taps)

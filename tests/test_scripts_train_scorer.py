@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.engine.model import load_model
-from draftsmith.engine.tokenizer import load_tokenizer
+from draftsmith.engine.tokens.tokenizer import load_tokenizer
+from draftsmith.engine.transformer.model import load_model
 from draftsmith.prefill import calibrate_texts, niah_texts
 from draftsmith.prefill.projection import read_projection
 from draftsmith.prefill.prompt_parts import PromptParts

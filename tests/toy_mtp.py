@@ -13,7 +13,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from draftsmith.engine.model import Model, Taps
+from draftsmith.engine.transformer.model import Model, Taps
 from draftsmith.mtp.drafter import MtpDrafter
 from numpy.typing import NDArray
 from toy_gguf import vocabulary_values

@@ -1,0 +1,1 @@
+"""The loop that generates: sampling, drafts and their verification, pacing."""

@@ -1,0 +1,1 @@
+"""Text to token ids and back, as llama.cpp does it; what ends a text."""

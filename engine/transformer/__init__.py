@@ -1,0 +1,1 @@
+"""The model: its weights, its KV cache and its forward pass."""
