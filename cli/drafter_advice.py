@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..ngram.advise import PLAIN, Choice, Speeds, Work
-from ..ngram.server_line import ServerLine, server_line
-from ..ngram.step_curve import StepCurve
+from ..ngram.advice.advise import PLAIN, Choice, Speeds, Work
+from ..ngram.advice.server_line import ServerLine, server_line
+from ..ngram.advice.step_curve import StepCurve
 from .drafter_rows import Row
 from .output import Output, number
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..engine.tokens.tokenizer import Tokenizer
-    from ..ngram.conversations import ReplayTexts
-    from ..ngram.spec_replay import Example
+    from ..ngram.conversations.conversation import ReplayTexts
+    from ..ngram.drafters.replay import Example
 
 # Tokens shown before a draft, and of what the text says instead of its rejected part.
 TOKENS_BEFORE = 12

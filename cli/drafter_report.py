@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from ..ngram.replay import draft_us_per_token
+from ..ngram.lookup.replay import draft_us_per_token
 from .drafter_advice import Advice
 from .drafter_rows import Row
 from .inputs import Stages

@@ -12,7 +12,7 @@ from .drafter_options import Carry
 if TYPE_CHECKING:
     import typer
 
-    from ..ngram.spec import DrafterSpec
+    from ..ngram.drafters.settings import DrafterSpec
     from .chat_options import ChatOptions
 
 _DRAFTER_REMEDY = "name a drafter, as --drafter ngram-mod, or leave it out"
@@ -41,7 +41,7 @@ class DrafterRequest:
     Attributes
     ----------
     n_ctx : tokens a chunk of plain text, or of a slot that answers conversations; see
-        ``replay_inputs.ReadRequest``
+        ``replay.inputs.ReadRequest``
     chat : the files hold conversations, whatever their names
     template : what the options say about the chat template
     curve : of --cost; None: nothing is predicted

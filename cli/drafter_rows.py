@@ -12,12 +12,12 @@ from .output import Output, WorkBar
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..ngram.advise import Work
-    from ..ngram.cache import NgramCache
-    from ..ngram.conversations import ReplayTexts
-    from ..ngram.spec import DrafterSpec
-    from ..ngram.spec_replay import Carry, SpecStats
-    from ..ngram.step_curve import StepCurve
+    from ..ngram.advice.advise import Work
+    from ..ngram.advice.step_curve import StepCurve
+    from ..ngram.cache.ngram_cache import NgramCache
+    from ..ngram.conversations.conversation import ReplayTexts
+    from ..ngram.drafters.replay import Carry, SpecStats
+    from ..ngram.drafters.settings import DrafterSpec
 
 # Rows whose counts by conversation are held at a time: some megabytes each.
 ROWS_AT_A_TIME = 64
@@ -75,7 +75,7 @@ class Replaying:
     def _replay(
         self, texts: ReplayTexts, specs: Sequence[DrafterSpec], work: WorkBar
     ) -> list[SpecStats]:
-        from ..ngram.spec_replay import replay_all
+        from ..ngram.drafters.replay import replay_all
 
         done = replay_all(
             texts,
@@ -93,7 +93,7 @@ class Replaying:
 
     def _row(self, runs: Sequence[SpecStats]) -> Row:
         """Put the repeats of one row together."""
-        from ..ngram.advise import work_of
+        from ..ngram.advice.advise import work_of
 
         run = runs[0]
         assert all(_counts(one) == _counts(run) for one in runs), "two replays of one text differ"

@@ -17,8 +17,8 @@ from .replay_inputs import ReadRequest, ReplayInputs
 if TYPE_CHECKING:
     from ..engine.gguf.file import GgufMetadata
     from ..engine.tokens.tokenizer import Tokenizer
-    from ..ngram.spec import DrafterSpec
-    from ..ngram.step_curve import StepCurve
+    from ..ngram.advice.step_curve import StepCurve
+    from ..ngram.drafters.settings import DrafterSpec
     from .drafter_advice import Advice
     from .inputs import Stages
 
@@ -30,7 +30,7 @@ def specs_of(drafters: Sequence[str], *, upstream_exact: bool) -> list[DrafterSp
     ------
     UsageError : what does not parse; more rows than GRID_MOST
     """
-    from ..ngram.spec import parse_specs
+    from ..ngram.drafters.settings import parse_specs
 
     rows: dict[tuple[str, bool], DrafterSpec] = {}
     for text in drafters:
@@ -49,7 +49,7 @@ def stats(request: DrafterRequest, out: Output) -> None:
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
     from ..engine.tokens.tokenizer import load_tokenizer
-    from ..ngram.curve_files import read_curve
+    from ..ngram.advice.curve_files import read_curve
     from .drafter_advice import Paths, advise
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
     from .plot import check_plot

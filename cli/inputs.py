@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from ..engine.jit import CompileWatch
     from ..engine.tokens.prompt_ends import TextEnds
     from ..engine.tokens.tokenizer import Tokenizer
-    from ..ngram.cache import NgramCache
-    from ..ngram.cluster import ClusterCorpus
-    from ..ngram.conversation_files import ChatFiles
-    from ..ngram.corpus import Corpus
-    from ..ngram.corpus_stats import CorpusStats
+    from ..ngram.cache.ngram_cache import NgramCache
+    from ..ngram.cluster.count import ClusterCorpus
+    from ..ngram.conversations.files import ChatFiles
+    from ..ngram.corpus.documents import Corpus
+    from ..ngram.corpus.stats import CorpusStats
 
 INPUTS_SHOWN = 1000
 SKIPPED_NAMED = 5
@@ -82,8 +82,8 @@ def token_pieces(
     ------
     InputEmpty : neither text nor ids in any document; a BOS alone is nothing to count.
     """
-    from ..ngram.corpus_stats import nothing_in
-    from ..ngram.corpus_tokens import document_tokens
+    from ..ngram.corpus.stats import nothing_in
+    from ..ngram.corpus.tokens import document_tokens
 
     n_ids = 0
     documents = corpus.documents(tokenizer.check_words)
@@ -173,7 +173,7 @@ def open_cache_for(
     ------
     CacheNotACache, CacheOtherVocabulary, ... : see ``open_cache``
     """
-    from ..ngram.cache_file import open_cache
+    from ..ngram.cache.file import open_cache
 
     if path is None:
         return None

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from ..engine.gguf.file import GgufMetadata
     from ..engine.tokens.tokenizer import Tokenizer
-    from ..ngram.cache import NgramCache
-    from ..ngram.cluster import ClusterCorpus
-    from ..ngram.conversation_files import ChatFiles
-    from ..ngram.corpus import Corpus
+    from ..ngram.cache.ngram_cache import NgramCache
+    from ..ngram.cluster.count import ClusterCorpus
+    from ..ngram.conversations.files import ChatFiles
+    from ..ngram.corpus.documents import Corpus
     from .inputs import Stages
     from .lookup_create import Request
 
@@ -43,11 +43,11 @@ class Counted(NamedTuple):
 def opened(request: Request) -> Corpus | ClusterCorpus | ChatFiles:
     """Find the files."""
     if request.chat:
-        from ..ngram.conversation_files import open_chats
+        from ..ngram.conversations.files import open_chats
 
         return open_chats(request.files, strict=request.strict)
     if request.dask is None:
-        from ..ngram.corpus import open_corpus
+        from ..ngram.corpus.documents import open_corpus
 
         return open_corpus(
             request.files,
@@ -56,7 +56,7 @@ def opened(request: Request) -> Corpus | ClusterCorpus | ChatFiles:
             is_text=request.is_text,
             strict=request.strict,
         )
-    from ..ngram.cluster import open_cluster_corpus
+    from ..ngram.cluster.count import open_cluster_corpus
 
     return open_cluster_corpus(
         request.files,
@@ -76,8 +76,8 @@ def counted(
     out: Output,
 ) -> tuple[Counted, dict[str, Any]]:
     """Count, and return the record's keys of what was read as well."""
-    from ..ngram.cluster import ClusterCorpus
-    from ..ngram.conversation_files import ChatFiles
+    from ..ngram.cluster.count import ClusterCorpus
+    from ..ngram.conversations.files import ChatFiles
     from .inputs import corpus_keys, token_pieces, warn_of_repairs
     from .replay_inputs import CHAT_KEYS
 
@@ -102,7 +102,7 @@ def _count_chats(
     out: Output,
 ) -> tuple[Counted, dict[str, Any]]:
     """Count conversations, or what the assistant said in them."""
-    from ..ngram.conversation_counts import counted_parts
+    from ..ngram.conversations.counts import counted_parts
     from .replay_inputs import CHAT_KEYS, read_chats
 
     texts, keys = read_chats(files, request.template, metadata, tokenizer, stages, out)
@@ -159,7 +159,7 @@ def _count(
     out: Output,
 ) -> Counted:
     """Count texts, in pieces of (number of the text, int32 ids), on this machine."""
-    from ..ngram.count import NgramCounter
+    from ..ngram.cache.count import NgramCounter
     from .inputs import show_read
 
     n_threads = _n_threads(request)
@@ -195,7 +195,7 @@ def _count_on_cluster(
     request: Request, corpus: ClusterCorpus, tokenizer: Tokenizer, stages: Stages, out: Output
 ) -> Counted:
     """Count a corpus on the workers of a Dask scheduler."""
-    from ..ngram.cluster import count_on_cluster
+    from ..ngram.cluster.count import count_on_cluster
     from .inputs import show_read
 
     assert request.dask is not None

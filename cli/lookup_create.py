@@ -18,9 +18,9 @@ from .chat_options import ChatOptions
 from .output import Output, Table, number, size
 
 if TYPE_CHECKING:
-    from ..ngram.cluster import ClusterCorpus
-    from ..ngram.conversation_files import ChatFiles
-    from ..ngram.corpus import Corpus
+    from ..ngram.cluster.count import ClusterCorpus
+    from ..ngram.conversations.files import ChatFiles
+    from ..ngram.corpus.documents import Corpus
 
 ORDER_MAX = 4
 
@@ -175,8 +175,8 @@ def create(request: Request, out: Output) -> None:
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
     from ..engine.tokens.tokenizer import load_tokenizer
-    from ..ngram.cache_file import write_cache
-    from ..ngram.run_files import check_space
+    from ..ngram.cache.file import write_cache
+    from ..ngram.cache.run_files import check_space
     from .inputs import (
         COMPILE_NOTE,
         Stages,

@@ -46,8 +46,8 @@ def merge(
     start_ns = time.perf_counter_ns()
     from ..engine.atomic_file import check_writable
     from ..engine.jit import CompileWatch
-    from ..ngram.cache import merge_caches
-    from ..ngram.cache_file import open_cache, write_cache
+    from ..ngram.cache.file import open_cache, write_cache
+    from ..ngram.cache.ngram_cache import merge_caches
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
 
     check_writable(target)

@@ -21,8 +21,8 @@ from .session import RunRequest
 if TYPE_CHECKING:
     from ..engine.decode.generate import Generation
     from ..ngram.draft_origins import TallyPacer
-    from ..ngram.drafter import NgramDrafter
-    from ..ngram.spec_drafter import SpecDrafter
+    from ..ngram.drafters.drafter import SpecDrafter
+    from ..ngram.lookup.drafter import NgramDrafter
     from .compare import Comparison
     from .session import Plan, Session
 
@@ -252,7 +252,7 @@ def _generated(request: Request, session: Session, drafter: AnyDrafter, out: Out
 
 def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> int | None:
     """Add what was generated to the dynamic cache, and return its bytes; None: nothing to add."""
-    from ..ngram.shared_cache import add_counts, count_generated
+    from ..ngram.cache.shared import add_counts, count_generated
 
     path = request.drafting.dynamic
     if path is None or not tokens:

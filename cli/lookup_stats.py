@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..engine.tokens.tokenizer import Tokenizer
-    from ..ngram.corpus import Corpus
+    from ..ngram.corpus.documents import Corpus
     from .inputs import Stages
 
 NO_CACHE = "none"
@@ -209,7 +209,7 @@ def stats(request: Request, out: Output) -> None:
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
     from ..engine.tokens.tokenizer import load_tokenizer
-    from ..ngram.corpus import open_corpus
+    from ..ngram.corpus.documents import open_corpus
     from .inputs import (
         COMPILE_NOTE,
         Stages,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ..mtp.head import MtpHead
     from ..mtp.head_file import HeadFile
     from ..mtp.limited import LimitedMtpDrafter
-    from ..ngram.cache import NgramCache
-    from ..ngram.drafter import NgramDrafter
+    from ..ngram.cache.ngram_cache import NgramCache
+    from ..ngram.lookup.drafter import NgramDrafter
     from .output import Output
 
 # Tokens that an n-gram drafter has room for from the start; it grows beyond.
@@ -212,7 +212,7 @@ class Drafters:
     def _make_ngram(
         self, target: Target, material: Material, n_ctx: int, draft_most: int
     ) -> NgramDrafter:
-        from ..ngram.drafter import NgramDrafter
+        from ..ngram.lookup.drafter import NgramDrafter
 
         return NgramDrafter(
             target.tokenizer.n_vocab,

@@ -212,7 +212,7 @@ def read_haystack(
 
 def _read_part(name: str, seed: int, out: Output) -> str:
     """Read a text, or a part of it."""
-    from ..ngram.corpus import open_corpus
+    from ..ngram.corpus.documents import open_corpus
     from ..prefill.niah_part import draw_part
     from .inputs import show_read, warn_of_repairs
     from .output import size

@@ -96,7 +96,7 @@ def read_prompt(request: PromptRequest, most_bytes: int, room: str, out: Output)
 
     if request.text is not None:
         return plain_text(request.text, request.escape)
-    from ..ngram.corpus import open_corpus
+    from ..ngram.corpus.documents import open_corpus
 
     file = request.file or ""
     corpus = open_corpus([file], escape=request.escape, is_text=True)
@@ -126,7 +126,7 @@ def read_prompt(request: PromptRequest, most_bytes: int, room: str, out: Output)
 
 def plain_text(text: str, escape: bool) -> str:
     """Return what an option says as valid Unicode, its escapes processed if wanted."""
-    from ..ngram.corpus_decode import process_escapes, repair_utf8
+    from ..ngram.corpus.decode import process_escapes, repair_utf8
 
     def blocks() -> Iterator[bytes]:
         yield text.encode("utf-8", "surrogateescape")

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from ..engine.gguf.file import GgufMetadata
     from ..engine.tokens.tokenizer import Tokenizer
-    from ..ngram.conversation_files import ChatFiles, ReadStats
-    from ..ngram.conversation_search import Found
-    from ..ngram.conversations import ReplayTexts
-    from ..ngram.corpus import Corpus
+    from ..ngram.conversations.conversation import ReplayTexts
+    from ..ngram.conversations.files import ChatFiles, ReadStats
+    from ..ngram.conversations.search import Found
+    from ..ngram.corpus.documents import Corpus
     from .chat_options import ChatOptions
     from .inputs import Stages
 
@@ -122,7 +122,7 @@ def is_chat(request: ReadRequest, out: Output) -> bool:
     ------
     UsageError : files of both kinds, or options of both
     """
-    from ..ngram.conversation_search import search
+    from ..ngram.conversations.search import search
     from .inputs import refuse_text_and_field
 
     refuse_text_and_field(request.field, is_text=request.is_text)
@@ -145,7 +145,7 @@ def is_chat(request: ReadRequest, out: Output) -> bool:
 
 def _are_chats(found: Found, out: Output) -> bool:
     """Whether files hold conversations, all of them; raises UsageError if only some do."""
-    from ..ngram.conversation_search import is_chat_path
+    from ..ngram.conversations.search import is_chat_path
 
     has_chats = bool(found.paths("chats"))
     chats: list[str] = []
@@ -176,7 +176,7 @@ def _read_chats(
     out: Output,
 ) -> ReplayInputs:
     """Read conversations, as a slot of -c tokens answers them."""
-    from ..ngram.conversation_files import open_chats
+    from ..ngram.conversations.files import open_chats
     from .inputs import describe_corpus
 
     files = open_chats(request.files, strict=request.strict)
@@ -212,7 +212,7 @@ def read_chats(
     ChatTemplateUnusable, UsageError : the template, or its options
     """
     from ..engine.tokens.stop_tokens import eog_ids
-    from ..ngram.conversation_reader import read_conversations
+    from ..ngram.conversations.reader import read_conversations
     from .inputs import show_read
 
     template = options.prompt_template(metadata, tokenizer.vocabulary, out)
@@ -256,7 +256,7 @@ def _within_context(
     ------
     UsageError : nothing fits
     """
-    from ..ngram.context_limit import beyond, within
+    from ..ngram.conversations.context_limit import beyond, within
 
     trained = _trained_ctx(metadata)
     if n_ctx and trained and n_ctx > trained:
@@ -379,8 +379,8 @@ def _read_plain(
 ) -> ReplayInputs:
     """Read texts; each document is cut into chunks of ``n_ctx`` tokens, a conversation each."""
     from ..engine.tokens.prompt_ends import TextEnds
-    from ..ngram.conversations import Joined, ReplayTexts
-    from ..ngram.corpus import open_corpus
+    from ..ngram.conversations.conversation import Joined, ReplayTexts
+    from ..ngram.corpus.documents import open_corpus
     from .inputs import (
         corpus_keys,
         describe_corpus,
@@ -435,7 +435,7 @@ def chunk_tokens(wanted: int, metadata: GgufMetadata, out: Output) -> int:
 
 def rounded_up(n_ctx: int, out: Output) -> int:
     """Return a context as long as llama.cpp makes it, and say so."""
-    from ..ngram.replay import round_up_ctx
+    from ..ngram.lookup.replay import round_up_ctx
 
     rounded = round_up_ctx(n_ctx)
     if rounded != n_ctx:

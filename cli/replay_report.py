@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..ngram.replay import SOURCES, draft_us_per_token
+from ..ngram.lookup.replay import SOURCES, draft_us_per_token
 from .inputs import Stages
 from .memory_report import ReplayMemory, replay_rows
 from .output import Table, bar, number, size

@@ -10,11 +10,11 @@ from ..engine.errors import UsageError
 from .drafter_request import check_caches, check_draft_max
 
 if TYPE_CHECKING:
-    from ..ngram.cache import NgramCache
+    from ..ngram.cache.ngram_cache import NgramCache
     from ..ngram.draft_origins import TallyPacer
-    from ..ngram.drafter import NgramDrafter
-    from ..ngram.spec import DrafterSpec
-    from ..ngram.spec_drafter import SpecDrafter
+    from ..ngram.drafters.drafter import SpecDrafter
+    from ..ngram.drafters.settings import DrafterSpec
+    from ..ngram.lookup.drafter import NgramDrafter
     from .output import Output
     from .session import Plan
 
@@ -86,7 +86,7 @@ class NgramDrafting:
         CacheNotACache, CacheOtherVocabulary, ... : a cache that will not do
         OutputNoFolder, OutputNotWritable, DiskFull : the dynamic cache could not be written
         """
-        from ..ngram.shared_cache import open_shared
+        from ..ngram.cache.shared import open_shared
         from .inputs import open_cache_for
 
         tokenizer = plan.tokenizer
@@ -107,8 +107,8 @@ class NgramDrafting:
     def _made(
         self, plan: Plan, static: NgramCache | None, dynamic: NgramCache | None
     ) -> NgramDrafter | SpecDrafter:
-        from ..ngram.drafter import NgramDrafter
-        from ..ngram.spec_drafter import SpecDrafter
+        from ..ngram.drafters.drafter import SpecDrafter
+        from ..ngram.lookup.drafter import NgramDrafter
 
         n_vocab, n_tokens = plan.tokenizer.n_vocab, min(plan.n_tokens + 1, ROOM_MOST)
         if self.spec is None:
@@ -131,7 +131,7 @@ class NgramDrafting:
     def pacer(self, drafter: NgramDrafter | SpecDrafter) -> TallyPacer:
         """Return the pacer of a text that begins now."""
         from ..ngram.draft_origins import DrafterPacer, OriginPacer
-        from ..ngram.spec_drafter import SpecDrafter
+        from ..ngram.drafters.drafter import SpecDrafter
 
         if isinstance(drafter, SpecDrafter):
             return DrafterPacer(drafter, fixed=self.fixed)
@@ -152,7 +152,7 @@ class NgramDrafting:
 
 def _single_spec(drafters: Sequence[str], *, upstream_exact: bool) -> DrafterSpec:
     """Return the one setting that is named; a text can't be drafted in two ways."""
-    from ..ngram.spec import parse_specs
+    from ..ngram.drafters.settings import parse_specs
 
     if len(drafters) > 1:
         raise UsageError(

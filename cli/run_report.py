@@ -36,7 +36,7 @@ def generation_keys(
     ----------
     before : the prefill, where that was a call of its own and ``run`` had but the last token left
     """
-    from ..ngram.replay import draft_us_per_token
+    from ..ngram.lookup.replay import draft_us_per_token
 
     prefill = run if before is None or not before.prompt_tokens else before
     n_before = 0 if before is None else before.prompt_tokens

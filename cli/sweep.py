@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..engine.tokens.tokenizer import Tokenizer
-    from ..ngram.cache import NgramCache
-    from ..ngram.replay import ReplayStats
+    from ..ngram.cache.ngram_cache import NgramCache
+    from ..ngram.lookup.replay import ReplayStats
     from .inputs import Stages
 
 
@@ -83,7 +83,7 @@ class Caches:
 
     def _open_static(self, i: int) -> tuple[NgramCache | None, float]:
         """Open a static cache and index it once, as each replay will."""
-        from ..ngram.tables import bigrams_of_cache
+        from ..ngram.lookup.tables import bigrams_of_cache
 
         cache, open_ms = self._open(self._statics[i], "static")
         before = self._stages.seconds("index")
@@ -93,7 +93,7 @@ class Caches:
         return cache, open_ms + (self._stages.seconds("index") - before) * 1e3
 
     def _open(self, path: str | None, stage: str) -> tuple[NgramCache | None, float]:
-        from ..ngram.cache_file import open_cache
+        from ..ngram.cache.file import open_cache
 
         before = self._stages.seconds(stage)
         with self._stages.stage(stage):
@@ -146,7 +146,7 @@ def _replays(
     work: WorkBar,
 ) -> list[ReplayStats]:
     """Replay some times; the counts are the same each time, the times are not."""
-    from ..ngram.replay import replay
+    from ..ngram.lookup.replay import replay
 
     runs: list[ReplayStats] = []
     for _ in range(repeat):

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cache import NgramCache, merge_caches
-    from .cache_file import open_cache, write_cache
-    from .count import NgramCounter
-    from .drafter import NgramDrafter
+    from .cache.count import NgramCounter
+    from .cache.file import open_cache, write_cache
+    from .cache.ngram_cache import NgramCache, merge_caches
+    from .drafters.drafter import SpecDrafter
+    from .drafters.settings import DrafterSpec, parse_specs
     from .llama_cpp import LlamaCppDraftModel
-    from .spec import DrafterSpec, parse_specs
-    from .spec_drafter import SpecDrafter
+    from .lookup.drafter import NgramDrafter
 
 __all__ = [
     "DrafterSpec",
@@ -30,16 +30,16 @@ __all__ = [
 ]
 
 _MODULES = {
-    "DrafterSpec": "spec",
+    "DrafterSpec": "drafters.settings",
     "LlamaCppDraftModel": "llama_cpp",
-    "NgramCache": "cache",
-    "NgramCounter": "count",
-    "NgramDrafter": "drafter",
-    "SpecDrafter": "spec_drafter",
-    "merge_caches": "cache",
-    "open_cache": "cache_file",
-    "parse_specs": "spec",
-    "write_cache": "cache_file",
+    "NgramCache": "cache.ngram_cache",
+    "NgramCounter": "cache.count",
+    "NgramDrafter": "lookup.drafter",
+    "SpecDrafter": "drafters.drafter",
+    "merge_caches": "cache.ngram_cache",
+    "open_cache": "cache.file",
+    "parse_specs": "drafters.settings",
+    "write_cache": "cache.file",
 }
 
 

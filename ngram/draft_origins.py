@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..engine.decode.pacer import Pacer
-from .drafter import NgramDrafter
-from .replay import SOURCES
-from .spec_drafter import SpecDrafter
-from .tables import SIZES
+from .drafters.drafter import SpecDrafter
+from .lookup.drafter import NgramDrafter
+from .lookup.replay import SOURCES
+from .lookup.tables import SIZES
 
 Tally = Mapping[str | int, list[int]]
 
@@ -40,7 +40,7 @@ class TallyPacer(Pacer):
         """See ``Pacer``."""
         origins: Sequence[tuple[str | int, ...]] = self._drafter.origins(n_verified)
         for i, places in enumerate(origins):
-            # a drafter of spec.py has one place, and says no size
+            # a drafter of drafters/settings.py has one place, and says no size
             for tally, which in zip(self.tallies.values(), places, strict=False):
                 tally[which][0] += 1
                 tally[which][1] += i < n_stand

@@ -30,10 +30,10 @@ from draftsmith.engine.host import describe_host
 from draftsmith.engine.models import resolve_model
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.ngram import DrafterSpec, SpecDrafter, parse_specs
-from draftsmith.ngram.cache import NgramCache
-from draftsmith.ngram.cache_file import open_cache
-from draftsmith.ngram.drafter import NgramDrafter
-from draftsmith.ngram.replay import ReplayStats, replay
+from draftsmith.ngram.cache.file import open_cache
+from draftsmith.ngram.cache.ngram_cache import NgramCache
+from draftsmith.ngram.lookup.drafter import NgramDrafter
+from draftsmith.ngram.lookup.replay import ReplayStats, replay
 
 Figures = dict[str, list[float]]
 Row = dict[str, object]

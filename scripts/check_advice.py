@@ -32,12 +32,12 @@ from draftsmith.engine.host import describe_host
 from draftsmith.engine.models import resolve_model
 from draftsmith.engine.tokens.stop_tokens import eog_ids
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
-from draftsmith.ngram.advise import Speeds, work_of
-from draftsmith.ngram.conversations import Conversation, ReplayTexts
-from draftsmith.ngram.curve_files import read_curve
-from draftsmith.ngram.spec import DrafterSpec, parse_specs
-from draftsmith.ngram.spec_replay import SpecStats, replay_texts
-from draftsmith.ngram.step_curve import StepCurve
+from draftsmith.ngram.advice.advise import Speeds, work_of
+from draftsmith.ngram.advice.curve_files import read_curve
+from draftsmith.ngram.advice.step_curve import StepCurve
+from draftsmith.ngram.conversations.conversation import Conversation, ReplayTexts
+from draftsmith.ngram.drafters.replay import SpecStats, replay_texts
+from draftsmith.ngram.drafters.settings import DrafterSpec, parse_specs
 
 # They draft on every text, and pay on some.
 DRAFTERS = ("ngram-cache", "prompt-lookup", "suffix")

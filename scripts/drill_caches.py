@@ -14,12 +14,12 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from draftsmith.ngram import cache_file
-from draftsmith.ngram.cache import NgramCache, merge_caches
-from draftsmith.ngram.cache_file import open_cache, write_cache
-from draftsmith.ngram.count import NgramCounter
-from draftsmith.ngram.packed_kernels import checksum
-from draftsmith.ngram.replay import replay
+from draftsmith.ngram.cache import file as cache_file
+from draftsmith.ngram.cache.count import NgramCounter
+from draftsmith.ngram.cache.file import open_cache, write_cache
+from draftsmith.ngram.cache.ngram_cache import NgramCache, merge_caches
+from draftsmith.ngram.cache.packed_kernels import checksum
+from draftsmith.ngram.lookup.replay import replay
 from drill_bytes import mutate
 
 N_VOCAB = 300

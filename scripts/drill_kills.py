@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 from draftsmith.engine.errors import DraftsmithError
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
-from draftsmith.ngram.cache import NgramCache
-from draftsmith.ngram.cache_file import open_cache, write_cache
-from draftsmith.ngram.count import NgramCounter
+from draftsmith.ngram.cache.count import NgramCounter
+from draftsmith.ngram.cache.file import open_cache, write_cache
+from draftsmith.ngram.cache.ngram_cache import NgramCache
 from drill_caches import same
 
 CLI = [sys.executable, "-m", "draftsmith.cli"]

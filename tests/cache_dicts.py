@@ -10,8 +10,8 @@ from pathlib import Path
 
 import naive
 import numpy as np
-from draftsmith.ngram.cache import NgramCache, OrderTable
-from draftsmith.ngram.count import NgramCounter
+from draftsmith.ngram.cache.count import NgramCounter
+from draftsmith.ngram.cache.ngram_cache import NgramCache, OrderTable
 
 GOLDEN = Path(__file__).parent / "golden"
 FINGERPRINT = bytes(range(1, 33))

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import naive_spec
 import numpy as np
-from draftsmith.ngram.conversations import Conversation, ReplayTexts
-from draftsmith.ngram.replay import CLOCK_ID
-from draftsmith.ngram.slots import make_bank
-from draftsmith.ngram.spec import DrafterSpec
-from draftsmith.ngram.spec_kernels import N_CURSOR, Texts, replay_turns
-from draftsmith.ngram.spec_replay import CARRY, Carry, caches_of, new_tally, room_of
+from draftsmith.ngram.conversations.conversation import Conversation, ReplayTexts
+from draftsmith.ngram.drafters.replay import CARRY, Carry, caches_of, new_tally, room_of
+from draftsmith.ngram.drafters.session_kernels import N_CURSOR, Texts, replay_turns
+from draftsmith.ngram.drafters.settings import DrafterSpec
+from draftsmith.ngram.drafters.slots import make_bank
+from draftsmith.ngram.lookup.replay import CLOCK_ID
 from naive_spec import Round
 
 HUGE = 2**31 - 1

@@ -17,8 +17,8 @@ from draftsmith.cli.drafter_advice import Paths, advise
 from draftsmith.cli.drafter_rows import Row
 from draftsmith.cli.output import Output
 from draftsmith.engine.errors import ExitStatus
-from draftsmith.ngram.spec import KINDS
-from draftsmith.ngram.step_curve import parse_curve
+from draftsmith.ngram.advice.step_curve import parse_curve
+from draftsmith.ngram.drafters.settings import KINDS
 
 Cli = Callable[..., Done]
 
@@ -268,8 +268,8 @@ def row_of(spec: str, rounds: list[dict[int, int]], accepted: list[int], exact: 
     """A row as a replay would give it, of what advice looks at."""
     from types import SimpleNamespace
 
-    from draftsmith.ngram.advise import work_of
-    from draftsmith.ngram.spec import parse_specs
+    from draftsmith.ngram.advice.advise import work_of
+    from draftsmith.ngram.drafters.settings import parse_specs
 
     batches = np.zeros((len(rounds), 10), np.int64)
     for i, one in enumerate(rounds):

@@ -18,10 +18,10 @@ import pytest
 from conftest import Done
 from draftsmith.cli import inputs
 from draftsmith.engine.errors import ExitStatus
-from draftsmith.ngram import count
-from draftsmith.ngram.cache import KeyLayout
-from draftsmith.ngram.cache_file import open_cache
-from draftsmith.ngram.run_store import RunStore
+from draftsmith.ngram.cache import count
+from draftsmith.ngram.cache.file import open_cache
+from draftsmith.ngram.cache.ngram_cache import KeyLayout
+from draftsmith.ngram.cache.run_store import RunStore
 
 Cli = Callable[..., Done]
 

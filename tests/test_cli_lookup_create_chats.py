@@ -12,10 +12,10 @@ import pytest
 from cache_dicts import assert_same, dict_of
 from conftest import GOLDEN, Done
 from draftsmith.engine.errors import ExitStatus
-from draftsmith.ngram.cache import merge_caches
-from draftsmith.ngram.cache_file import open_cache
-from draftsmith.ngram.conversation_counts import counted_parts
-from draftsmith.ngram.conversations import Conversation, ReplayTexts
+from draftsmith.ngram.cache.file import open_cache
+from draftsmith.ngram.cache.ngram_cache import merge_caches
+from draftsmith.ngram.conversations.conversation import Conversation, ReplayTexts
+from draftsmith.ngram.conversations.counts import counted_parts
 
 Cli = Callable[..., Done]
 CASES = GOLDEN / "cases"

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from conftest import Done
 from draftsmith.engine.errors import ExitStatus
-from draftsmith.ngram.cache import NgramCache
-from draftsmith.ngram.cache_file import open_cache, write_cache
-from draftsmith.ngram.count import NgramCounter
+from draftsmith.ngram.cache.count import NgramCounter
+from draftsmith.ngram.cache.file import open_cache, write_cache
+from draftsmith.ngram.cache.ngram_cache import NgramCache
 
 Cli = Callable[..., Done]
 

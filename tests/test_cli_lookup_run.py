@@ -21,11 +21,11 @@ from draftsmith.cli import stream
 from draftsmith.cli.run_options import Color
 from draftsmith.engine.errors import DiskFull, ExitStatus
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.ngram import shared_cache
-from draftsmith.ngram.cache_file import open_cache, write_cache
-from draftsmith.ngram.conversations import Conversation, ReplayTexts
-from draftsmith.ngram.spec import parse_specs
-from draftsmith.ngram.spec_replay import replay_texts
+from draftsmith.ngram.cache import shared as shared_cache
+from draftsmith.ngram.cache.file import open_cache, write_cache
+from draftsmith.ngram.conversations.conversation import Conversation, ReplayTexts
+from draftsmith.ngram.drafters.replay import replay_texts
+from draftsmith.ngram.drafters.settings import parse_specs
 
 Cli = Callable[..., Done]
 Run = Callable[..., Done]

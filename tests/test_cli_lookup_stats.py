@@ -16,9 +16,9 @@ from conftest import Done
 from draftsmith.cli import options
 from draftsmith.engine.errors import ExitStatus
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
-from draftsmith.ngram import cache_file
-from draftsmith.ngram.cache import NgramCache, OrderTable
-from draftsmith.ngram.count import NgramCounter
+from draftsmith.ngram.cache import file as cache_file
+from draftsmith.ngram.cache.count import NgramCounter
+from draftsmith.ngram.cache.ngram_cache import NgramCache, OrderTable
 
 Cli = Callable[..., Done]
 
@@ -172,7 +172,7 @@ def test_several_documents_are_joined(cli: Cli, smollm2: Path, tmp_path: Path) -
 
 def test_repeats_must_agree(stats: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that depends on what ran before, hidden by medians."""
-    from draftsmith.ngram import replay
+    from draftsmith.ngram.lookup import replay
 
     real, turns = replay.replay, iter(range(9))
 

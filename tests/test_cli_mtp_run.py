@@ -24,7 +24,7 @@ from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.decode.generate import Generation
 from draftsmith.engine.errors import ExitStatus
 from draftsmith.mtp import shipped
-from draftsmith.ngram.cache_file import write_cache
+from draftsmith.ngram.cache.file import write_cache
 from toy_mtp import ToyHead, write_model_with_head, write_toy_head
 
 Cli = Callable[..., Done]

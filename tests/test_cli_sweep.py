@@ -20,8 +20,8 @@ from draftsmith.cli.output import Output, Table
 from draftsmith.cli.replay_report import sweep_table, us_per_token
 from draftsmith.engine.errors import ExitStatus
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
-from draftsmith.ngram import cache_file
-from draftsmith.ngram.count import NgramCounter
+from draftsmith.ngram.cache import file as cache_file
+from draftsmith.ngram.cache.count import NgramCounter
 
 Cli = Callable[..., Done]
 
@@ -169,7 +169,7 @@ def test_one_cache_is_open_at_a_time(stats: Cli, monkeypatch: pytest.MonkeyPatch
     import gc
     import weakref
 
-    from draftsmith.ngram import replay
+    from draftsmith.ngram.lookup import replay
 
     seen: list[Any] = []
     real = replay.replay

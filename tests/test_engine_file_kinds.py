@@ -30,7 +30,7 @@ from draftsmith.engine.gguf.kinds import check_has_weights, check_is_model
 from draftsmith.engine.gguf.other_files import HEAD_BYTES, kind_of_bytes
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.engine.transformer.model import load_model
-from draftsmith.ngram.cache_file import MAGIC
+from draftsmith.ngram.cache.file import MAGIC
 
 AGAIN = "again"
 LFS = (

@@ -20,7 +20,7 @@ from draftsmith.engine.decode.pacer import Pacer
 from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import ModelDamaged, UsageError
 from draftsmith.engine.transformer.model import Taps
-from draftsmith.ngram.drafter import NgramDrafter
+from draftsmith.ngram.lookup.drafter import NgramDrafter
 from numpy.typing import ArrayLike, NDArray
 
 N_VOCAB = 24

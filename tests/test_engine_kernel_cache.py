@@ -60,7 +60,7 @@ def code(tmp_path: Path) -> Path:
 @pytest.fixture
 def load(code: Path, told: list[str]) -> Iterator[Callable[[], Any]]:
     """Import the module afresh, as another process would."""
-    import draftsmith.ngram.map_kernels  # noqa: F401 (Numba is prepared)
+    import draftsmith.ngram.drafters.map_kernels  # noqa: F401 (Numba is prepared)
 
     def run() -> Any:
         spec = importlib.util.spec_from_file_location(NAME, code / "toy_kernels.py")

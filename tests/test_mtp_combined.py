@@ -13,7 +13,7 @@ from draftsmith.engine.transformer.model import load_model
 from draftsmith.mtp.combined import CombinedDrafter
 from draftsmith.mtp.drafter import MtpDrafter
 from draftsmith.mtp.head import MtpHead, open_head
-from draftsmith.ngram.drafter import NgramDrafter
+from draftsmith.ngram.lookup.drafter import NgramDrafter
 from numpy.typing import NDArray
 from toy_model import write_model
 from toy_mtp import Story, ToyHead, write_toy_head

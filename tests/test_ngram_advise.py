@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from draftsmith.engine.errors import InputMalformed, InputUnreadable, UsageError
-from draftsmith.ngram.advise import PLAIN, Speeds, Work, work_of
-from draftsmith.ngram.curve_files import read_curve
-from draftsmith.ngram.step_curve import StepCurve, parse_curve
+from draftsmith.ngram.advice.advise import PLAIN, Speeds, Work, work_of
+from draftsmith.ngram.advice.curve_files import read_curve
+from draftsmith.ngram.advice.step_curve import StepCurve, parse_curve
 
 # Two rows as llama-bench build 11434 prints them, shortened to the columns that matter.
 BENCH: dict[str, Any] = {

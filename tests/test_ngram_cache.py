@@ -25,7 +25,7 @@ from draftsmith.engine.errors import (
     CacheOtherVocabulary,
     DraftsmithError,
 )
-from draftsmith.ngram.cache import NgramCache, check_cache, merge_caches
+from draftsmith.ngram.cache.ngram_cache import NgramCache, check_cache, merge_caches
 
 VOCABULARIES = (2, 256, 49152, 128256, 2**31 - 1)
 

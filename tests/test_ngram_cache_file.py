@@ -49,14 +49,15 @@ from draftsmith.engine.errors import (
     UsageError,
 )
 from draftsmith.engine.pages import forget_pages
-from draftsmith.ngram import cache_file, tables
-from draftsmith.ngram import replay as replay_module
-from draftsmith.ngram.cache import NgramCache, merge_caches
-from draftsmith.ngram.cache_file import open_cache, write_cache
-from draftsmith.ngram.drafter import NgramDrafter
-from draftsmith.ngram.packed import VOCAB_MAX
-from draftsmith.ngram.replay import replay
-from draftsmith.ngram.tables import dynamic_bytes, dynamic_of_cache
+from draftsmith.ngram.cache import file as cache_file
+from draftsmith.ngram.cache.file import open_cache, write_cache
+from draftsmith.ngram.cache.ngram_cache import NgramCache, merge_caches
+from draftsmith.ngram.cache.packed import VOCAB_MAX
+from draftsmith.ngram.lookup import replay as replay_module
+from draftsmith.ngram.lookup import tables
+from draftsmith.ngram.lookup.drafter import NgramDrafter
+from draftsmith.ngram.lookup.replay import replay
+from draftsmith.ngram.lookup.tables import dynamic_bytes, dynamic_of_cache
 
 ORDER_SETS = list(chain.from_iterable(combinations((1, 2, 3, 4), n) for n in range(1, 5)))
 CACHE_ERRORS = (

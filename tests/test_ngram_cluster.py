@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 from conftest import Done
 from draftsmith.engine.errors import ExitStatus, InputMalformed
-from draftsmith.ngram import cluster as cluster_module
+from draftsmith.ngram.cluster import count as cluster_module
 
 Cli = Callable[..., Done]
 WORDS = [
@@ -428,7 +428,7 @@ def test_worker_of_another_version(
 ) -> None:
     """Two releases that count together, each in its way."""
     (tmp_path / "a.txt").write_text("some text")
-    monkeypatch.setattr("draftsmith.ngram.cluster_tasks.version", lambda _: "0.0.1")
+    monkeypatch.setattr("draftsmith.ngram.cluster.tasks.version", lambda _: "0.0.1")
     done = create("there", "--dask", dask.address, "-f", tmp_path / "a.txt")
     assert done.status == ExitStatus.CLUSTER_UNFIT, done.stderr
     assert "but 0.0.1 asks" in done.error

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from draftsmith.ngram.context_limit import Beyond, beyond, within
-from draftsmith.ngram.conversations import Conversation, ReplayTexts
+from draftsmith.ngram.conversations.context_limit import Beyond, beyond, within
+from draftsmith.ngram.conversations.conversation import Conversation, ReplayTexts
 
 
 def conversation(

@@ -13,10 +13,10 @@ import pytest
 from draftsmith.engine.chat.abilities import Abilities, adapted
 from draftsmith.engine.chat.dropped import Dropped
 from draftsmith.engine.chat.messages import Chat, NotAChat
-from draftsmith.ngram.conversation_details import without_details
-from draftsmith.ngram.conversation_files import open_chats
-from draftsmith.ngram.conversation_formats import chat_of
-from draftsmith.ngram.conversation_trees import roots_of
+from draftsmith.ngram.conversations.details import without_details
+from draftsmith.ngram.conversations.files import open_chats
+from draftsmith.ngram.conversations.formats import chat_of
+from draftsmith.ngram.conversations.trees import roots_of
 from test_ngram_conversation_requests import Real
 from test_ngram_conversations import (
     CHATML,

@@ -15,13 +15,13 @@ from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.tokens.stop_tokens import eog_ids
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.ngram.conversation_files import ChatFiles, open_chats
-from draftsmith.ngram.conversation_formats import chat_of
-from draftsmith.ngram.conversation_reader import read_conversations
-from draftsmith.ngram.conversation_requests import ANSWERS_ELSEWHERE, NO_PROMPT
-from draftsmith.ngram.conversation_responses import AN_ERROR, NO_FORM
-from draftsmith.ngram.conversation_threads import LOST_RESPONSE
-from draftsmith.ngram.conversations import ReplayTexts
+from draftsmith.ngram.conversations.conversation import ReplayTexts
+from draftsmith.ngram.conversations.files import ChatFiles, open_chats
+from draftsmith.ngram.conversations.formats import chat_of
+from draftsmith.ngram.conversations.reader import read_conversations
+from draftsmith.ngram.conversations.requests import ANSWERS_ELSEWHERE, NO_PROMPT
+from draftsmith.ngram.conversations.responses import AN_ERROR, NO_FORM
+from draftsmith.ngram.conversations.threads import LOST_RESPONSE
 
 CASES = Path(__file__).parent / "golden" / "cases" / "logs"
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from draftsmith.engine.chat.messages import Chat, NotAChat
-from draftsmith.ngram.conversation_files import open_chats
-from draftsmith.ngram.conversation_formats import chat_of
-from draftsmith.ngram.conversation_responses import AN_ERROR, NO_FORM
-from draftsmith.ngram.conversation_search import held_in
-from draftsmith.ngram.corpus_find import find_sources
+from draftsmith.ngram.conversations.files import open_chats
+from draftsmith.ngram.conversations.formats import chat_of
+from draftsmith.ngram.conversations.responses import AN_ERROR, NO_FORM
+from draftsmith.ngram.conversations.search import held_in
+from draftsmith.ngram.corpus.find import find_sources
 
 REQUEST = {"messages": [{"role": "user", "content": "Name a colour."}]}
 WHOLE = {"choices": [{"index": 0, "message": {"role": "assistant", "content": "Red."}}]}

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from draftsmith.engine.chat.messages import Chat
-from draftsmith.ngram import conversation_marks, conversation_threads
-from draftsmith.ngram.conversation_formats import chat_of
-from draftsmith.ngram.conversation_threads import threads_of
+from draftsmith.ngram.conversations import marks as conversation_marks
+from draftsmith.ngram.conversations import threads as conversation_threads
+from draftsmith.ngram.conversations.formats import chat_of
+from draftsmith.ngram.conversations.threads import threads_of
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 # Long enough that two people do not say it by chance.

@@ -28,21 +28,19 @@ from draftsmith.engine.errors import (
 from draftsmith.engine.gguf.file import GgufMetadata, read_metadata
 from draftsmith.engine.tokens.stop_tokens import eog_ids
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.ngram import (
-    conversation_json,
-    conversation_pieces,
-    conversation_reader,
-    conversation_tokens,
-    corpus_decode,
-)
-from draftsmith.ngram.conversation_files import ChatFiles, open_chats
-from draftsmith.ngram.conversation_formats import chat_of
-from draftsmith.ngram.conversation_json import Failure, json_values
-from draftsmith.ngram.conversation_reader import read_conversations
-from draftsmith.ngram.conversation_search import is_chat_path
-from draftsmith.ngram.conversation_tokens import TurnStats
-from draftsmith.ngram.conversation_trees import path_to_current
-from draftsmith.ngram.conversations import Conversation, ReplayTexts
+from draftsmith.ngram.conversations import pieces as conversation_pieces
+from draftsmith.ngram.conversations import reader as conversation_reader
+from draftsmith.ngram.conversations import tokens as conversation_tokens
+from draftsmith.ngram.conversations.conversation import Conversation, ReplayTexts
+from draftsmith.ngram.conversations.files import ChatFiles, open_chats
+from draftsmith.ngram.conversations.formats import chat_of
+from draftsmith.ngram.conversations.reader import read_conversations
+from draftsmith.ngram.conversations.search import is_chat_path
+from draftsmith.ngram.conversations.tokens import TurnStats
+from draftsmith.ngram.conversations.trees import path_to_current
+from draftsmith.ngram.corpus import decode as corpus_decode
+from draftsmith.ngram.corpus import json_values as conversation_json
+from draftsmith.ngram.corpus.json_values import Failure, json_values
 from peer_text import ask_peer
 from toy_gguf import write_toy
 

@@ -23,14 +23,15 @@ from draftsmith.engine.errors import (
     InputUnreadable,
     UsageError,
 )
-from draftsmith.ngram import corpus_ids, corpus_store
-from draftsmith.ngram.corpus import Corpus, open_corpus
-from draftsmith.ngram.corpus_decode import (
+from draftsmith.ngram.corpus import ids as corpus_ids
+from draftsmith.ngram.corpus import store as corpus_store
+from draftsmith.ngram.corpus.decode import (
     drop_last_newline,
     json_line_texts,
     process_escapes,
     repair_utf8,
 )
+from draftsmith.ngram.corpus.documents import Corpus, open_corpus
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -343,7 +344,7 @@ def test_unreadable_file_and_folder_are_told(
         raise PermissionError(13, "Permission denied", name)
 
     with monkeypatch.context() as patch:
-        patch.setattr("draftsmith.ngram.corpus_store.open", refuse, raising=False)
+        patch.setattr("draftsmith.ngram.corpus.store.open", refuse, raising=False)
         for named in (path, str(tmp_path / "d")):
             with pytest.raises(InputUnreadable) as error:
                 open_corpus([named])

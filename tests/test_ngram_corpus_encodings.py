@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from draftsmith.engine.errors import InputMalformed
-from draftsmith.ngram.conversation_files import open_chats
-from draftsmith.ngram.corpus import Corpus, open_corpus
-from draftsmith.ngram.corpus_encodings import as_utf8, may_be_text
-from draftsmith.ngram.corpus_zstd import ZstdReader
+from draftsmith.ngram.conversations.files import open_chats
+from draftsmith.ngram.corpus.documents import Corpus, open_corpus
+from draftsmith.ngram.corpus.encodings import as_utf8, may_be_text
+from draftsmith.ngram.corpus.zstd import ZstdReader
 
 ENCODINGS = ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"]
 TEXT = "Hello wörld, привет 日本 😀 \ufffd\r\n" * 40

@@ -13,11 +13,11 @@ import pytest
 from conftest import Done
 from draftsmith.engine.chat.messages import Chat
 from draftsmith.engine.errors import ExitStatus, InputMalformed, InputUnreadable
-from draftsmith.ngram import corpus_parquet
-from draftsmith.ngram.conversation_files import open_chats
-from draftsmith.ngram.corpus import Corpus, open_corpus
-from draftsmith.ngram.corpus_find import find_sources
-from draftsmith.ngram.corpus_parquet import parquet_rows
+from draftsmith.ngram.conversations.files import open_chats
+from draftsmith.ngram.corpus import parquet as corpus_parquet
+from draftsmith.ngram.corpus.documents import Corpus, open_corpus
+from draftsmith.ngram.corpus.find import find_sources
+from draftsmith.ngram.corpus.parquet import parquet_rows
 
 Cli = Callable[..., Done]
 

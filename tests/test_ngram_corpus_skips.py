@@ -19,10 +19,10 @@ from draftsmith.engine.errors import (
     WordTooLong,
 )
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
-from draftsmith.ngram import corpus as corpus_module
-from draftsmith.ngram.corpus import Corpus, open_corpus
-from draftsmith.ngram.corpus_stats import SKIPPED_SHOWN
-from draftsmith.ngram.corpus_tokens import document_tokens
+from draftsmith.ngram.corpus import documents as corpus_module
+from draftsmith.ngram.corpus.documents import Corpus, open_corpus
+from draftsmith.ngram.corpus.stats import SKIPPED_SHOWN
+from draftsmith.ngram.corpus.tokens import document_tokens
 
 Cli = Callable[..., Done]
 TEXT = b"the cat sat on the mat, the cat sat on the hat\n"
@@ -296,7 +296,7 @@ def test_values_that_fill_the_memory(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """5.4 GB of memory for 194 kB of packed JSON, whose field is short."""
-    monkeypatch.setattr("draftsmith.ngram.corpus_decode.MOST_VALUES", 1000)
+    monkeypatch.setattr("draftsmith.ngram.corpus.decode.MOST_VALUES", 1000)
     path = tmp_path / "a.jsonl"
     path.write_text(form % ",".join(["[]"] * 2000) + "\n")
     with pytest.raises(InputMalformed, match=r"more than \d+ values|is a list"):

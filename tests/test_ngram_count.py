@@ -23,8 +23,8 @@ from cache_dicts import (
     random_documents,
 )
 from draftsmith.engine.errors import InputEmpty, InputMalformed
-from draftsmith.ngram.cache import KeyLayout, NgramCache
-from draftsmith.ngram.count import NgramCounter
+from draftsmith.ngram.cache.count import NgramCounter
+from draftsmith.ngram.cache.ngram_cache import KeyLayout, NgramCache
 
 ORDERS = (1, 2, 3, 4)
 # One bit a token, bits that divide 64 and bits that do not, and the largest vocabulary of int32.

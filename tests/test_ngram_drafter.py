@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from cache_dicts import cache_of
 from draftsmith.engine.errors import CacheBadToken, InputMalformed, UsageError
-from draftsmith.ngram.drafter import NgramDrafter
-from draftsmith.ngram.replay import SOURCES
+from draftsmith.ngram.lookup.drafter import NgramDrafter
+from draftsmith.ngram.lookup.replay import SOURCES
 
 N_VOCAB = 40
 

@@ -23,10 +23,10 @@ from draftsmith.engine.errors import (
     CacheTruncated,
     DraftsmithError,
 )
-from draftsmith.ngram.cache import NgramCache
-from draftsmith.ngram.cache_file import open_cache, write_cache
-from draftsmith.ngram.llama_format import llama_parts, read_llama
-from draftsmith.ngram.packed import VOCAB_MAX
+from draftsmith.ngram.cache.file import open_cache, write_cache
+from draftsmith.ngram.cache.llama_format import llama_parts, read_llama
+from draftsmith.ngram.cache.ngram_cache import NgramCache
+from draftsmith.ngram.cache.packed import VOCAB_MAX
 
 RECORDED = json.loads((GOLDEN / "lookup_golden.json").read_text())
 SMALL: naive.Cache = {

@@ -11,9 +11,9 @@ import packed_plain
 import pytest
 from cache_dicts import COUNT_MAX, table_of
 from draftsmith.engine.errors import CacheUnsuitable
-from draftsmith.ngram.packed import VOCAB_MAX, PackedTable, pack
-from draftsmith.ngram.packed_kernels import checksum
-from draftsmith.ngram.table import OrderTable
+from draftsmith.ngram.cache.packed import VOCAB_MAX, PackedTable, pack
+from draftsmith.ngram.cache.packed_kernels import checksum
+from draftsmith.ngram.cache.table import OrderTable
 
 COUNTS = (1, 1, 1, 2, 3, 253, 254, 255, 256, 257, 65536, COUNT_MAX - 1, COUNT_MAX)
 VOCABULARIES = (1, 2, 9, 300, 2**16 - 2, 2**16 - 1, 2**16, 2**16 + 1)

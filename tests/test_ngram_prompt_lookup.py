@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import naive_repaired
 import numpy as np
 import pytest
-from draftsmith.ngram.prompt_lookup_kernels import (
+from draftsmith.ngram.drafters.prompt_lookup_kernels import (
     accept_prompt_lookup,
     begin_prompt_lookup,
     draft_prompt_lookup,
@@ -16,7 +16,7 @@ from draftsmith.ngram.prompt_lookup_kernels import (
     grow_prompt_lookup,
     prompt_lookup_sizes,
 )
-from draftsmith.ngram.slot_kernels import (
+from draftsmith.ngram.drafters.slot_kernels import (
     ENDS,
     KEYS,
     N_PARAMS,

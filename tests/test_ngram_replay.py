@@ -35,12 +35,12 @@ from draftsmith.engine.errors import (
     InputTooShort,
     UsageError,
 )
-from draftsmith.ngram import replay as replay_module
-from draftsmith.ngram import tables
-from draftsmith.ngram.cache import NgramCache
-from draftsmith.ngram.llama_format import read_llama
-from draftsmith.ngram.replay import ReplayStats, replay, round_up_ctx
-from draftsmith.ngram.tables import dynamic_of_cache, with_room
+from draftsmith.ngram.cache.llama_format import read_llama
+from draftsmith.ngram.cache.ngram_cache import NgramCache
+from draftsmith.ngram.lookup import replay as replay_module
+from draftsmith.ngram.lookup import tables
+from draftsmith.ngram.lookup.replay import ReplayStats, replay, round_up_ctx
+from draftsmith.ngram.lookup.tables import dynamic_of_cache, with_room
 
 N_VOCAB = 49152
 TIMES = {"draft_ns", "merge_ns"}

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from cache_dicts import COUNT_MAX, FINGERPRINT, assert_same, cache_of, random_documents
 from draftsmith.engine.errors import DiskFull
-from draftsmith.ngram import run_files, run_store
-from draftsmith.ngram.cache import KeyLayout, NgramCache, Run
-from draftsmith.ngram.count import NgramCounter
-from draftsmith.ngram.run_store import RunStore
+from draftsmith.ngram.cache import run_files, run_store
+from draftsmith.ngram.cache.count import NgramCounter
+from draftsmith.ngram.cache.ngram_cache import KeyLayout, NgramCache, Run
+from draftsmith.ngram.cache.run_store import RunStore
 
 ORDERS = (1, 2, 3, 4)
 Usage = namedtuple("Usage", "total used free")

@@ -23,9 +23,9 @@ from draftsmith.engine.errors import (
     OutputNotWritable,
 )
 from draftsmith.engine.file_lock import locked
-from draftsmith.ngram.cache import NgramCache
-from draftsmith.ngram.cache_file import open_cache, write_cache
-from draftsmith.ngram.shared_cache import add_counts, count_generated, open_shared
+from draftsmith.ngram.cache.file import open_cache, write_cache
+from draftsmith.ngram.cache.ngram_cache import NgramCache
+from draftsmith.ngram.cache.shared import add_counts, count_generated, open_shared
 
 N_VOCAB = 50
 

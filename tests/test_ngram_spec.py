@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from draftsmith.engine.errors import UsageError
-from draftsmith.ngram.cache_file import MAGIC
-from draftsmith.ngram.server_line import server_line
-from draftsmith.ngram.spec import GRID_MOST, KINDS, DrafterSpec, parse_specs
+from draftsmith.ngram.advice.server_line import server_line
+from draftsmith.ngram.cache.file import MAGIC
+from draftsmith.ngram.drafters.settings import GRID_MOST, KINDS, DrafterSpec, parse_specs
 
 
 def names(text: str, *, upstream_exact: bool = False) -> list[str]:

@@ -8,9 +8,9 @@ import random
 import numpy as np
 import pytest
 from draftsmith.engine.errors import InputMalformed, UsageError
-from draftsmith.ngram.conversations import ReplayTexts
-from draftsmith.ngram.spec import parse_specs
-from draftsmith.ngram.spec_drafter import SpecDrafter
+from draftsmith.ngram.conversations.conversation import ReplayTexts
+from draftsmith.ngram.drafters.drafter import SpecDrafter
+from draftsmith.ngram.drafters.settings import parse_specs
 from naive_spec import Round
 from spec_streams import cut_into_turns, naive_rounds, passages, streams
 

@@ -8,8 +8,8 @@ import naive
 import numpy as np
 import pytest
 from cache_dicts import cache_of
-from draftsmith.ngram.conversations import ReplayTexts
-from draftsmith.ngram.spec import parse_specs
+from draftsmith.ngram.conversations.conversation import ReplayTexts
+from draftsmith.ngram.drafters.settings import parse_specs
 from spec_streams import HUGE, cut_into_turns, kernel_rounds, naive_rounds, passages, streams
 
 STREAMS = tuple(streams(0))

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from cache_dicts import count_documents
 from draftsmith.engine.errors import CacheBadToken, CacheUnsuitable, InputMalformed, UsageError
-from draftsmith.ngram.conversations import Conversation, ReplayTexts
-from draftsmith.ngram.spec import parse_specs
-from draftsmith.ngram.spec_replay import ROWS_MOST, SpecStats, replay_all, replay_texts
+from draftsmith.ngram.conversations.conversation import Conversation, ReplayTexts
+from draftsmith.ngram.drafters.replay import ROWS_MOST, SpecStats, replay_all, replay_texts
+from draftsmith.ngram.drafters.settings import parse_specs
 from spec_streams import cut_into_turns, naive_rounds, passages
 
 ROWS = (

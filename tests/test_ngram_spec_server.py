@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cache_dicts import golden_bin
-from draftsmith.ngram.cache import NgramCache
-from draftsmith.ngram.conversations import Conversation, ReplayTexts
-from draftsmith.ngram.llama_format import read_llama
-from draftsmith.ngram.spec import DrafterSpec, parse_specs
-from draftsmith.ngram.spec_replay import replay_texts
+from draftsmith.ngram.cache.llama_format import read_llama
+from draftsmith.ngram.cache.ngram_cache import NgramCache
+from draftsmith.ngram.conversations.conversation import Conversation, ReplayTexts
+from draftsmith.ngram.drafters.replay import replay_texts
+from draftsmith.ngram.drafters.settings import DrafterSpec, parse_specs
 
 RECORD = json.loads((Path(__file__).parent / "golden" / "spec_server.json").read_text())
 N_VOCAB = 49152

@@ -7,8 +7,17 @@ import random
 import naive_suffix
 import numpy as np
 import pytest
-from draftsmith.ngram.slot_kernels import ENDS, KEYS, MILLION, N_PARAMS, N_VARS, PARTS, SUFFIX, Slot
-from draftsmith.ngram.suffix_kernels import (
+from draftsmith.ngram.drafters.slot_kernels import (
+    ENDS,
+    KEYS,
+    MILLION,
+    N_PARAMS,
+    N_VARS,
+    PARTS,
+    SUFFIX,
+    Slot,
+)
+from draftsmith.ngram.drafters.suffix_kernels import (
     accept_suffix,
     begin_suffix,
     draft_suffix,

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from draftsmith.engine.errors import InputUnreadable
-from draftsmith.ngram import url_store
-from draftsmith.ngram.url_store import UrlStore
+from draftsmith.ngram.cluster import url_store
+from draftsmith.ngram.cluster.url_store import UrlStore
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

@@ -15,7 +15,7 @@ import pytest
 import toy_model
 from conftest import Done
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
-from draftsmith.ngram.spec import DrafterSpec, parse_specs
+from draftsmith.ngram.drafters.settings import DrafterSpec, parse_specs
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 PROMPT, N_PREDICT = "the cat " * 9, 60

@@ -18,7 +18,7 @@ _LFS = re.compile(rb"version https://git-lfs\.github\.com/spec/.*?\nsize (\d{1,2
 _PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype|!--|html|head|body|title|\?xml)", re.I)
 # Magics of before GGUF are numbers, and so stand the other way round in a file.
 _GGML = {b"lmgg": "GGML", b"fmgg": "GGMF", b"tjgg": "GGJT"}
-_CACHE = b"\x89DSNG\r\n"  # as ngram/cache_file.py writes them
+_CACHE = b"\x89DSNG\r\n"  # as ngram/cache/file.py writes them
 _SAVED = (b"nsgg", b"qsgg")
 _PACKED = (
     (b"\x1f\x8b", "gzip-compressed", "decompress it with gunzip"),

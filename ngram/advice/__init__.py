@@ -1,0 +1,1 @@
+"""Which drafter pays: costs of a pass by its size, and the llama-server command line."""

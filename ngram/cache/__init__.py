@@ -1,0 +1,1 @@
+"""The n-gram cache: counting, its tables, its file formats, merging."""

@@ -1,0 +1,1 @@
+"""Logs of many forms to conversations that a replay can go through."""

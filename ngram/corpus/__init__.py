@@ -1,0 +1,1 @@
+"""Files to documents: found, decompressed, decoded, and tokenised."""

@@ -1,0 +1,1 @@
+"""All other n-gram drafters, by the name that --drafter gives: llama-server's, vLLM's, suffix."""
