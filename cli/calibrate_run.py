@@ -16,9 +16,9 @@ from .session import RunRequest
 
 if TYPE_CHECKING:
     from ..engine.transformer.model import Model
-    from ..prefill.attention import AttentionRule
-    from ..prefill.calibrate import Findings, Question, Recall, Seen
-    from ..prefill.calibrated import Calibration
+    from ..prefill.calibration.calibrate import Findings, Question, Recall, Seen
+    from ..prefill.scorers.attention import AttentionRule
+    from ..prefill.scorers.calibration_file import Calibration
     from .inputs import Stages
     from .session import Target
 
@@ -97,8 +97,8 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
 
     from ..engine.jit import CompileWatch
     from ..engine.transformer.hparams import read_params
-    from ..prefill.attention import AttentionRule
-    from ..prefill.calibrate import Trials, candidates, questions
+    from ..prefill.calibration.calibrate import Trials, candidates, questions
+    from ..prefill.scorers.attention import AttentionRule
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
     from .prefill_prompt import find_template
     from .session import opened, read_target
@@ -148,7 +148,7 @@ def _path(request: CalibrateRequest, target: Target) -> Path:
     from ..engine.atomic_file import check_writable
     from ..engine.gguf.identity import Identity
     from ..engine.transformer.hparams import read_params
-    from ..prefill.calibrated import own_folder
+    from ..prefill.scorers.calibration_file import own_folder
 
     if request.output is not None:
         check_writable(request.output)
@@ -180,10 +180,10 @@ def _look_at_all(
     out: Output,
 ) -> list[Seen]:
     """Score all prompts by all heads."""
-    from ..prefill.attention import AttentionScorer
-    from ..prefill.calibrate import look
-    from ..prefill.lexical import LexicalScorer
-    from ..prefill.prompt_parts import PromptParts
+    from ..prefill.calibration.calibrate import look
+    from ..prefill.prompt.parts import PromptParts
+    from ..prefill.scorers.attention import AttentionScorer
+    from ..prefill.scorers.lexical import LexicalScorer
 
     tokenizer = target.tokenizer
     words = LexicalScorer(tokenizer)
@@ -217,7 +217,7 @@ def _write(
     OutputNoFolder, OutputNotWritable, DiskFull : it cannot be written
     """
     from ..engine.atomic_file import write_atomically
-    from ..prefill.calibrated import calibration_text
+    from ..prefill.scorers.calibration_file import calibration_text
 
     if found.chosen is None:
         out.warn(
@@ -234,7 +234,7 @@ def _write(
 def _calibration(heads: Any, rule: AttentionRule, target: Target) -> Calibration:
     from ..engine.gguf.identity import Identity
     from ..engine.transformer.hparams import read_params
-    from ..prefill.calibrated import Calibration
+    from ..prefill.scorers.calibration_file import Calibration
 
     metadata = target.metadata
     params = read_params(metadata, target.tokenizer.n_vocab)
@@ -252,7 +252,7 @@ def _calibration(heads: Any, rule: AttentionRule, target: Target) -> Calibration
 
 def record_of(found: Findings, rule: AttentionRule) -> dict[str, Any]:
     """Return the keys of what was found."""
-    from ..prefill.calibrate import KEEPS
+    from ..prefill.calibration.calibrate import KEEPS
 
     chosen = found.chosen
     return {

@@ -13,7 +13,7 @@ from .options import CTX_MOST, GRID_MOST, numbers, too_many
 if TYPE_CHECKING:
     from ..engine.chat.template import ChatTemplate
     from ..engine.tokens.tokenizer import Tokenizer
-    from ..prefill.niah import Haystack, Probe
+    from ..prefill.needles.niah import Haystack, Probe
     from ..prefill.pipeline import Settings
     from .chat_options import ChatOptions
     from .output import Output
@@ -69,7 +69,7 @@ class NiahRequest:
         ------
         UsageError : something that is no list of numbers, or of kinds; too many prompts
         """
-        from ..prefill.niah import KINDS as KNOWN
+        from ..prefill.needles.niah import KINDS as KNOWN
 
         words = [word.strip() for word in kinds.split(",")]
         for word in words:
@@ -159,7 +159,7 @@ def make_tasks(
     InputTooShort : there are no sentences in it
     UsageError : a context that is too short
     """
-    from ..prefill.niah import Probes
+    from ..prefill.needles.niah import Probes
     from .prefill_asking import AnswerRequest
     from .prefill_prompt import Ask, find_template
 
@@ -198,7 +198,7 @@ def read_haystack(
     InputUnreadable, InputEmpty, ... : the file
     InputTooShort : there are no sentences in it
     """
-    from ..prefill.niah import Haystack, bundled_text
+    from ..prefill.needles.niah import Haystack, bundled_text
 
     text = bundled_text() if name is None else _read_part(name, seed, out)
     haystack = Haystack(text, tokenizer)
@@ -213,7 +213,7 @@ def read_haystack(
 def _read_part(name: str, seed: int, out: Output) -> str:
     """Read a text, or a part of it."""
     from ..ngram.corpus.documents import open_corpus
-    from ..prefill.niah_part import draw_part
+    from ..prefill.needles.part import draw_part
     from .inputs import show_read, warn_of_repairs
     from .output import size
 
@@ -281,14 +281,14 @@ def _ask(
 ) -> list[Found]:
     """Ask one prompt; in odd turns in full first, so that neither always finds the machine warm."""
     from ..engine.tokens.detokenise import TextStream
-    from ..prefill.remembered import RememberedScores
+    from ..prefill.scorers.cached import CachedScores
     from .output import Output as Silent
     from .prefill_asking import ask_in_full, ask_once
     from .stream import TextPrinter
 
     silent = Silent(mode=out.mode, quiet=True)
     # one pass goes on from states that can be taken once only
-    remembered = None if models.plan.one_pass else RememberedScores(models.scoring)
+    remembered = None if models.plan.one_pass else CachedScores(models.scoring)
 
     def printer() -> TextPrinter:
         return TextPrinter(TextStream(task.ask.tokenizer), shown=False)
@@ -312,7 +312,7 @@ def _ask(
 
 
 def _found(task: Task, keep: float, spared_s: float, asked: Asked, other: Asked | None) -> Found:
-    from ..prefill.niah import needles_kept, recall
+    from ..prefill.needles.niah import needles_kept, recall
     from ..prefill.select import Refused
 
     probe = task.probe

@@ -15,8 +15,9 @@ from .session import prefill_bar
 if TYPE_CHECKING:
     from ..engine.decode.generate import Generation
     from ..prefill.meter import Meter
-    from ..prefill.one_pass import Begun
-    from ..prefill.pipeline import Choice, OpenScorer, Settings
+    from ..prefill.pipeline import Choice, Settings
+    from ..prefill.scorers.one_pass import Begun
+    from ..prefill.scorers.scores import OpenScorer
     from ..prefill.target import Answer
     from .output import Output
     from .prefill_models import Models
@@ -121,7 +122,7 @@ def ask_in_full(
     """Answer behind the whole prompt."""
     from ..prefill.meter import Meter
     from ..prefill.pipeline import TOKENISE, whole
-    from ..prefill.prompt_parts import PromptParts
+    from ..prefill.prompt.parts import PromptParts
 
     clock = _Clock(models)
     meter = Meter()

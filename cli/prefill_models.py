@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from ..engine.tokens.tokenizer import Tokenizer
     from ..engine.transformer.hparams import ModelParams
     from ..engine.transformer.model import Model
-    from ..prefill.attention import AttentionRule, Head
-    from ..prefill.calibrated import Calibration
     from ..prefill.memory import Need
-    from ..prefill.one_pass import Begun, OnePassScorer
-    from ..prefill.projection import Projection
-    from ..prefill.scores import Scorer
+    from ..prefill.scorers.attention import AttentionRule, Head
+    from ..prefill.scorers.calibration_file import Calibration
+    from ..prefill.scorers.one_pass import Begun, OnePassScorer
+    from ..prefill.scorers.projection import Projection
+    from ..prefill.scorers.scores import Scorer
     from .inputs import Stages
     from .output import Output
 
@@ -135,7 +135,7 @@ def parse_heads(text: str) -> tuple[Head, ...]:
     ------
     UsageError : something else, or more than LIST_MOST
     """
-    from ..prefill.attention import Head
+    from ..prefill.scorers.attention import Head
 
     heads = []
     words = text.split(",")
@@ -277,9 +277,9 @@ def _find_reader(request: ScoreRequest, target: Target) -> Reader:
 
 def _find_rule(request: ScoreRequest, reader: Reader, out: Output) -> AttentionRule | None:
     """How to look at the reader's heads; None: it is not known at which."""
-    from ..prefill.attention import AttentionRule, check_heads
-    from ..prefill.blocksparse import BlockRule
-    from ..prefill.calibrated import find_calibration, read_calibration
+    from ..prefill.scorers.attention import AttentionRule, check_heads
+    from ..prefill.scorers.blocksparse import BlockRule
+    from ..prefill.scorers.calibration_file import find_calibration, read_calibration
 
     blocks = BlockRule() if request.kind is ScorerKind.BLOCKSPARSE else None
     if request.heads is not None:
@@ -310,7 +310,7 @@ def _find_projection(request: ScoreRequest, reader: Reader) -> Projection:
     UsageError : there is none, or the named one is for another model
     InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported : the file
     """
-    from ..prefill.projection import read_projection
+    from ..prefill.scorers.projection import read_projection
 
     if request.calibration is not None:
         named = read_projection(request.calibration)
@@ -332,7 +332,7 @@ def _find_projection(request: ScoreRequest, reader: Reader) -> Projection:
 
 def _known_projection(reader: Reader, *, embedded: bool) -> Projection | None:
     """What was trained for the reader; None: nothing."""
-    from ..prefill.projection import find_projection
+    from ..prefill.scorers.projection import find_projection
 
     return find_projection(
         reader.fingerprint, reader.params, embedded=embedded, identity=reader.identity
@@ -341,7 +341,7 @@ def _known_projection(reader: Reader, *, embedded: bool) -> Projection | None:
 
 def _for_other_weights(reader: Reader, *, embedded: bool) -> str | None:
     """What was trained for a model of the reader's size, but not for it; None: nothing."""
-    from ..prefill.projection import find_projection
+    from ..prefill.scorers.projection import find_projection
 
     found = find_projection(reader.fingerprint, reader.params, embedded=embedded)
     if found is None:
@@ -384,7 +384,6 @@ def estimate(plan: ScorePlan, target: Target, n_prompt: int, n_target: int) -> N
     n_target : most tokens that the target's cache holds, the answer's included
     """
     from ..engine.transformer.hparams import read_params
-    from ..prefill.attention import AttentionRule, Head
     from ..prefill.memory import (
         Need,
         comparing_bytes,
@@ -392,7 +391,8 @@ def estimate(plan: ScorePlan, target: Target, n_prompt: int, n_target: int) -> N
         target_bytes,
         weights_bytes,
     )
-    from ..prefill.windows import Windows
+    from ..prefill.scorers.attention import AttentionRule, Head
+    from ..prefill.scorers.windows import Windows
 
     params = read_params(target.metadata, target.tokenizer.n_vocab)
     weights, scoring = 0, 0
@@ -525,13 +525,13 @@ class Models:
         return None if self._one_pass is None else self._one_pass.take()
 
     def _make_scorer(self) -> Scorer:
-        from ..prefill.attention import AttentionScorer
-        from ..prefill.bridged import BridgedScorer
-        from ..prefill.fused import FusedScorer
-        from ..prefill.lexical import LexicalScorer
-        from ..prefill.one_pass import OnePassScorer
-        from ..prefill.published import PUBLISHED, published_scorer
-        from ..prefill.trained import TrainedScorer
+        from ..prefill.scorers.attention import AttentionScorer
+        from ..prefill.scorers.fused import FusedScorer
+        from ..prefill.scorers.lexical import LexicalScorer
+        from ..prefill.scorers.one_pass import OnePassScorer
+        from ..prefill.scorers.other_projects import PUBLISHED, published_scorer
+        from ..prefill.scorers.other_tokenizer import OtherTokenizerScorer
+        from ..prefill.scorers.trained import TrainedScorer
 
         plan, reader = self.plan, self.plan.reader
         if reader is None:
@@ -549,7 +549,7 @@ class Models:
             else:
                 scorer = AttentionScorer(model, plan.rule)
         if not reader.same_ids:
-            scorer = BridgedScorer(scorer, reader.tokenizer)
+            scorer = OtherTokenizerScorer(scorer, reader.tokenizer)
         if plan.kind is ScorerKind.FUSED:
             return FusedScorer([LexicalScorer(self._target.tokenizer), scorer])
         return scorer
@@ -613,7 +613,7 @@ def _warm(scorer: Scorer, tokenizer: Tokenizer) -> None:
 
     from ..prefill.meter import Meter
     from ..prefill.pipeline import Settings, choose
-    from ..prefill.prompt_parts import PromptParts
+    from ..prefill.prompt.parts import PromptParts
 
     parts = PromptParts.of_document(_WARM_DOCUMENT, _WARM_QUESTION, tokenizer)
     settings = Settings(keep=0.9, min_tokens=1)

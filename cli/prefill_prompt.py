@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..engine.chat.prompt import PromptTemplate
     from ..engine.chat.template import ChatTemplate
     from ..engine.tokens.tokenizer import Tokenizer
-    from ..prefill.prompt_parts import PromptParts
+    from ..prefill.prompt.parts import PromptParts
     from .output import Output
     from .session import Target
 
@@ -116,7 +116,7 @@ class Ask:
 
     def parts(self) -> PromptParts:
         """The prompt, and which of its tokens are what."""
-        from ..prefill.prompt_parts import PromptParts
+        from ..prefill.prompt.parts import PromptParts
 
         if self.messages:
             assert self.template is not None
@@ -129,7 +129,7 @@ class Ask:
 
     def ids(self) -> np.ndarray:
         """The prompt alone, int32 [n], as a prefill in full needs it."""
-        from ..prefill.prompt_parts import SEPARATOR
+        from ..prefill.prompt.parts import SEPARATOR
 
         content = f"{self.document}{SEPARATOR}{self.question}"
         if self.template is None:

@@ -20,8 +20,8 @@ from ..engine.transformer.kv_cache import KvCache
 from ..engine.transformer.model import BATCH, Scratch
 from ..engine.transformer.pack import FORGET_BYTES
 from ..engine.transformer.weights import pieces_of
-from .attention import AttentionRule
-from .projection import Projection
+from .scorers.attention import AttentionRule
+from .scorers.projection import Projection
 
 # Kernels, threads and what libraries allocate once they run; without a compiler at work.
 RUNTIME_BYTES = 96 << 20

@@ -6,8 +6,6 @@ be, since the context has no room for the whole prompt, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,15 +14,13 @@ from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
 from .meter import Meter
-from .prompt_parts import CHUNK, PromptParts
-from .scores import Scorer, Scores
+from .prompt.parts import CHUNK, PromptParts
+from .scorers.scores import OpenScorer, Scores
 from .select import MIN_TOKENS, Refusal, Refused, Selection, select
 
 TOKENISE, SCORE, SELECT = "tokenise", "score", "select"
 
 Positions = Literal["repacked", "original"]
-# Opens a scorer; entering may load a model, and leaving let go of it.
-OpenScorer = Callable[[], AbstractContextManager[Scorer]]
 
 
 @dataclass(frozen=True)

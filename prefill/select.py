@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
-from .paragraphs import SENTENCE_END
-from .prompt_parts import CHUNK, PromptParts
-from .scores import Scores
+from .prompt.paragraphs import SENTENCE_END
+from .prompt.parts import CHUNK, PromptParts
+from .prompt.spans import TokenSpans
+from .scorers.scores import Scores
 from .select_kernels import NEIGHBOUR_SHARE, keep_chunks, sum_chunks, weigh_chunks
-from .spans import TokenSpans
 
 MIN_TOKENS = 1024
 MANDATORY_MOST = 0.6  # of the budget

@@ -17,8 +17,8 @@ from ..engine.decode.sampling import Sampler
 from ..engine.transformer.kv_cache import KvCache
 from ..engine.transformer.model import Model
 from .meter import Meter
-from .one_pass import Begun
 from .pipeline import Choice
+from .scorers.one_pass import Begun
 
 PREFILL, FIRST_TOKEN, DECODE = "target prefill", "first token", "decode"
 

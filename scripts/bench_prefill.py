@@ -28,7 +28,7 @@ from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.host import describe_host, n_physical_cores
 from draftsmith.engine.models import resolve_model
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.prefill.niah import bundled_text
+from draftsmith.prefill.needles.niah import bundled_text
 
 QUESTION = "Who was the father of Solomon?"
 AROUND = 96  # tokens at most of question, template and the first of the answer

@@ -23,11 +23,11 @@ import numpy as np
 from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.tokens.tokenizer import Tokenizer
 from draftsmith.engine.transformer.model import Model
-from draftsmith.prefill.calibrate import KEEPS
-from draftsmith.prefill.lexical import LexicalScorer
-from draftsmith.prefill.niah import Haystack, hide, tokens_of
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.trained import HEAD, states_of
+from draftsmith.prefill.calibration.calibrate import KEEPS
+from draftsmith.prefill.needles.niah import Haystack, hide, tokens_of
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.lexical import LexicalScorer
+from draftsmith.prefill.scorers.trained import HEAD, states_of
 from scorer_texts import DEV, TRAIN, Source, Told
 
 # Tokens of a document, about: many short ones teach most, and a share of a long one is measured.

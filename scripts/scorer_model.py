@@ -1,4 +1,4 @@
-"""The scorer that is trained: prefill/projection.py and prefill/trained.py in torch."""
+"""The scorer that is trained: projection.py and trained.py of prefill/scorers in torch."""
 
 from __future__ import annotations
 

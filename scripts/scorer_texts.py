@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftsmith.prefill import calibrate_texts, niah_texts
+from draftsmith.prefill.calibration import texts as calibrate_texts
+from draftsmith.prefill.needles import texts as niah_texts
 
 TEXTS: dict[str, list[Any]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train a scorer on early states of a model (prefill/trained.py), on the CPU, within an hour.
+"""Train a scorer on early states of a model (prefill/scorers/trained.py), on the CPU, in an hour.
 
     scripts/train_scorer.py --data FOLDER -o FILE.gguf [-m MODEL] --wordnet /usr/share/wordnet
 
@@ -35,11 +35,11 @@ from draftsmith.engine.models import resolve_model
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.engine.transformer.hparams import ModelParams
 from draftsmith.engine.transformer.model import load_model
-from draftsmith.prefill.calibrate import KEEPS, KINDS
-from draftsmith.prefill.calibrate_kernels import count_kept
-from draftsmith.prefill.niah import Haystack, bundled_text
-from draftsmith.prefill.projection import ARCHITECTURE, PREFIX
-from draftsmith.prefill.prompt_parts import CHUNK
+from draftsmith.prefill.calibration.calibrate import KEEPS, KINDS
+from draftsmith.prefill.calibration.calibrate_kernels import count_kept
+from draftsmith.prefill.needles.niah import Haystack, bundled_text
+from draftsmith.prefill.prompt.parts import CHUNK
+from draftsmith.prefill.scorers.projection import ARCHITECTURE, PREFIX
 from scorer_data import Collector, Sight, collect
 from scorer_model import Example, Net, loss_of, read_example
 from scorer_texts import DEV, TRAIN, Nouns, Source
@@ -189,7 +189,7 @@ def show(title: str, recalls: dict[str, np.ndarray]) -> None:
 
 
 def write(chosen: argparse.Namespace, net: Net, params: ModelParams, tokenizer: Tokenizer) -> None:
-    """Write the file that prefill/projection.py reads."""
+    """Write the file that prefill/scorers/projection.py reads."""
     part = chosen.output.with_suffix(".part")
     writer = gguf.GGUFWriter(part, ARCHITECTURE)
     writer.add_name(resolve_model(chosen.model).stem)

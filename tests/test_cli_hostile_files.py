@@ -13,7 +13,7 @@ from draftsmith.cli import plot
 from draftsmith.engine.errors import DraftsmithError, ExitStatus, InputMalformed
 from draftsmith.mtp.suite import read_suite
 from draftsmith.ngram.advice.curve_files import read_curve
-from draftsmith.prefill.calibrated import calibration_text, read_calibration
+from draftsmith.prefill.scorers.calibration_file import calibration_text, read_calibration
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

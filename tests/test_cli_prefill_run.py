@@ -21,9 +21,9 @@ from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import ExitStatus, UsageError
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.engine.transformer import model as engine_model
-from draftsmith.prefill.attention import Head
-from draftsmith.prefill.calibrated import Calibration, calibration_text
 from draftsmith.prefill.memory import Need
+from draftsmith.prefill.scorers.attention import Head
+from draftsmith.prefill.scorers.calibration_file import Calibration, calibration_text
 from toy_mtp import write_toy_head
 from toy_projection import write_projection
 
@@ -630,7 +630,7 @@ def test_interrupted(run: Run, interrupt_after: Callable[[int], None]) -> None:
 
 def test_scores_that_are_not_finite(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """NaN that chooses the first chunks, in silence."""
-    from draftsmith.prefill import lexical
+    from draftsmith.prefill.scorers import lexical
 
     monkeypatch.setattr(lexical, "overlap_values", lambda *args: args[-1].fill(np.nan))
     done = run(*LEXICAL, "--json")

@@ -26,9 +26,9 @@ from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.engine.transformer.hparams import read_params
 from draftsmith.mtp import shipped
 from draftsmith.mtp.head_file import open_head_file
-from draftsmith.prefill import calibrated
-from draftsmith.prefill.calibrated import read_calibration
-from draftsmith.prefill.projection import read_projection
+from draftsmith.prefill.scorers import calibration_file as calibrated
+from draftsmith.prefill.scorers.calibration_file import read_calibration
+from draftsmith.prefill.scorers.projection import read_projection
 from toy_mtp import ToyHead, write_toy_head
 from toy_projection import write_projection
 

@@ -27,7 +27,7 @@ from draftsmith.engine.kernel_cache import read_file
 from draftsmith.engine.plain_file import open_plain, read_small
 from draftsmith.mtp.suite import read_suite
 from draftsmith.ngram.advice.curve_files import read_curve
-from draftsmith.prefill.calibrated import read_calibration
+from draftsmith.prefill.scorers.calibration_file import read_calibration
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices of Unix")
 

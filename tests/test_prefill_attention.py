@@ -13,11 +13,11 @@ from conftest import Load
 from draftsmith.engine.errors import UsageError
 from draftsmith.engine.transformer.layer_pass import LayerPass
 from draftsmith.engine.transformer.model import Model, Taps
-from draftsmith.prefill.attention import AttentionRule, AttentionScorer, Head
-from draftsmith.prefill.blocksparse import BlockRule
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.published import PUBLISHED, SpecPrefillScorer, published_scorer
-from draftsmith.prefill.windows import Windows
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.attention import AttentionRule, AttentionScorer, Head
+from draftsmith.prefill.scorers.blocksparse import BlockRule
+from draftsmith.prefill.scorers.other_projects import PUBLISHED, SpecPrefillScorer, published_scorer
+from draftsmith.prefill.scorers.windows import Windows
 from naive_attention import MaskedModel, pooled, weights_of, window_mask
 from naive_model import Reals
 from numpy.typing import NDArray

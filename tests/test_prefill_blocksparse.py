@@ -11,7 +11,7 @@ import pytest
 from conftest import Load
 from draftsmith.engine.errors import UsageError
 from draftsmith.engine.transformer.layer_pass import LayerPass
-from draftsmith.prefill.blocksparse import BlockPass, BlockRule
+from draftsmith.prefill.scorers.blocksparse import BlockPass, BlockRule
 from naive_attention import Mask, MaskedModel, block_mask, chosen_blocks
 from naive_model import Reals
 from numpy.typing import NDArray

@@ -17,9 +17,9 @@ from conftest import Done
 from draftsmith.engine.errors import ExitStatus, UsageError
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.engine.transformer.model import load_model
-from draftsmith.prefill import calibrate, calibrate_texts, niah_texts
-from draftsmith.prefill.attention import AttentionRule, AttentionScorer, Head
-from draftsmith.prefill.calibrate import (
+from draftsmith.prefill.calibration import calibrate
+from draftsmith.prefill.calibration import texts as calibrate_texts
+from draftsmith.prefill.calibration.calibrate import (
     KEEPS,
     KEYED,
     KINDS,
@@ -34,12 +34,14 @@ from draftsmith.prefill.calibrate import (
     questions,
     value,
 )
-from draftsmith.prefill.calibrate_kernels import count_kept
-from draftsmith.prefill.calibrated import read_calibration
-from draftsmith.prefill.lexical import LexicalScorer
-from draftsmith.prefill.niah import Haystack
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.scores import Scores
+from draftsmith.prefill.calibration.calibrate_kernels import count_kept
+from draftsmith.prefill.needles import texts as niah_texts
+from draftsmith.prefill.needles.niah import Haystack
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.attention import AttentionRule, AttentionScorer, Head
+from draftsmith.prefill.scorers.calibration_file import read_calibration
+from draftsmith.prefill.scorers.lexical import LexicalScorer
+from draftsmith.prefill.scorers.scores import Scores
 from draftsmith.prefill.select import Selection, select
 
 Run = Callable[..., Done]

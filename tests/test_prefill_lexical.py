@@ -12,9 +12,9 @@ import pytest
 from draftsmith.engine.tokens.detokenise import token_piece
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.engine.tokens.vocabulary import SPECIAL
-from draftsmith.prefill.lexical import Folding, LexicalScorer
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.scores import Scorer
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.lexical import Folding, LexicalScorer
+from draftsmith.prefill.scorers.scores import Scorer
 from draftsmith.prefill.select import Refusal, Refused, Selection, select
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -21,9 +21,10 @@ from draftsmith.cli.output import Table
 from draftsmith.cli.plot import draw
 from draftsmith.engine.errors import ExitStatus, InputTooShort, InputUnreadable, UsageError
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.prefill import niah, niah_texts
-from draftsmith.prefill.lexical import LexicalScorer
-from draftsmith.prefill.niah import (
+from draftsmith.prefill.needles import niah
+from draftsmith.prefill.needles import texts as niah_texts
+from draftsmith.prefill.needles.code import CODE_KINDS, source_parts
+from draftsmith.prefill.needles.niah import (
     CODE,
     COMMON,
     KINDS,
@@ -34,10 +35,10 @@ from draftsmith.prefill.niah import (
     needles_kept,
     recall,
 )
-from draftsmith.prefill.niah_code import CODE_KINDS, source_parts
 from draftsmith.prefill.pipeline import Choice, whole
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.scores import Scores
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.lexical import LexicalScorer
+from draftsmith.prefill.scorers.scores import Scores
 from draftsmith.prefill.select import Selection
 
 Run = Callable[..., Done]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from draftsmith.prefill.niah_part import Part, draw_part
+from draftsmith.prefill.needles.part import Part, draw_part
 
 TEXT = "".join(f"Line {i} says äöü €.\n" for i in range(400)).encode()
 

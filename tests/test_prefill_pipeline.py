@@ -16,19 +16,7 @@ from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import InputMalformed, InputUnreadable, UsageError
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.engine.transformer.model import Model, load_model
-from draftsmith.prefill.attention import AttentionRule, AttentionScorer, Head
-from draftsmith.prefill.blocksparse import BlockRule
-from draftsmith.prefill.bridged import BridgedScorer
-from draftsmith.prefill.calibrated import (
-    Calibration,
-    calibration_text,
-    find_calibration,
-    read_calibration,
-)
-from draftsmith.prefill.fused import FusedScorer
-from draftsmith.prefill.lexical import LexicalScorer
 from draftsmith.prefill.meter import Meter
-from draftsmith.prefill.one_pass import Begun, OnePassScorer
 from draftsmith.prefill.pipeline import (
     SCORE,
     SELECT,
@@ -38,11 +26,23 @@ from draftsmith.prefill.pipeline import (
     share_that_fits,
     whole,
 )
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.scores import Scorer, Scores
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.attention import AttentionRule, AttentionScorer, Head
+from draftsmith.prefill.scorers.blocksparse import BlockRule
+from draftsmith.prefill.scorers.calibration_file import (
+    Calibration,
+    calibration_text,
+    find_calibration,
+    read_calibration,
+)
+from draftsmith.prefill.scorers.fused import FusedScorer
+from draftsmith.prefill.scorers.lexical import LexicalScorer
+from draftsmith.prefill.scorers.one_pass import Begun, OnePassScorer
+from draftsmith.prefill.scorers.other_tokenizer import OtherTokenizerScorer
+from draftsmith.prefill.scorers.scores import Scorer, Scores
+from draftsmith.prefill.scorers.windows import Windows
 from draftsmith.prefill.select import Refusal, Refused, Selection
 from draftsmith.prefill.target import FIRST_TOKEN, PREFILL, Answer, answer, first_token_kl
-from draftsmith.prefill.windows import Windows
 from toy_gguf import write_toy
 from toy_model import SMALL, write_model
 
@@ -413,7 +413,7 @@ def test_another_tokenizer_s_scores(
 ) -> None:
     """Scores at other bytes than they were given to; a drafter that gets the target's ids."""
     other = load_tokenizer(write_toy(tmp_path / "spm.gguf", "spm"))
-    found = BridgedScorer(LexicalScorer(other), other).score(parts)
+    found = OtherTokenizerScorer(LexicalScorer(other), other).score(parts)
     assert found.values.shape == (parts.n,)
     own = LexicalScorer(tokenizer).score(parts)
     inside = parts.is_document
@@ -421,7 +421,7 @@ def test_another_tokenizer_s_scores(
     expected = int(np.argmax(np.convolve(np.where(inside, own.values, 0), np.ones(32), "same")))
     assert abs(best - expected) < 64
     assert {"tokenise", "score", "carry"} <= set(found.seconds)
-    choice = choice_of(parts, BridgedScorer(LexicalScorer(other), other))
+    choice = choice_of(parts, OtherTokenizerScorer(LexicalScorer(other), other))
     assert NEEDLE in tokenizer.decode(choice.ids)
 
 
@@ -483,7 +483,7 @@ def test_the_shipped_calibration(smollm2: Path) -> None:
     """A fingerprint that is not the model's: the default scorer is lexical, and nobody notices."""
     from draftsmith.engine.gguf.file import read_metadata
     from draftsmith.engine.transformer.hparams import read_params
-    from draftsmith.prefill.calibrated import FOLDER
+    from draftsmith.prefill.scorers.calibration_file import FOLDER
 
     metadata = read_metadata(smollm2)
     tokenizer = load_tokenizer(smollm2, metadata)

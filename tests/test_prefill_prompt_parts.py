@@ -15,8 +15,8 @@ from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import UsageError
 from draftsmith.engine.gguf.file import GgufMetadata, read_metadata
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.prefill.lexical import LexicalScorer
-from draftsmith.prefill.prompt_parts import PromptParts
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.lexical import LexicalScorer
 from draftsmith.prefill.select import Refusal, Refused, Selection, select
 from toy_gguf import write_toy
 

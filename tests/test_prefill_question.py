@@ -13,12 +13,12 @@ import pytest
 from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.prefill.asking import Kind, continues, kind_of, refers_back
-from draftsmith.prefill.lexical import LexicalScorer
-from draftsmith.prefill.paragraphs import pieces_of
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.question import Source, find_question, named_question
-from draftsmith.prefill.scores import Scores
+from draftsmith.prefill.prompt.asking import Kind, continues, kind_of, refers_back
+from draftsmith.prefill.prompt.paragraphs import pieces_of
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.prompt.question import Source, find_question, named_question
+from draftsmith.prefill.scorers.lexical import LexicalScorer
+from draftsmith.prefill.scorers.scores import Scores
 from draftsmith.prefill.select import Selection, select
 from toy_gguf import write_toy
 

@@ -10,8 +10,9 @@ import naive_prefill as naive
 import numpy as np
 import pytest
 from draftsmith.engine.errors import UsageError
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.scores import Scores, document_mass
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.prompt.spans import TokenSpans, is_border
+from draftsmith.prefill.scorers.scores import Scores, document_mass
 from draftsmith.prefill.select import (
     MANDATORY_MOST,
     Reason,
@@ -22,7 +23,6 @@ from draftsmith.prefill.select import (
     sentence_borders,
     word_borders,
 )
-from draftsmith.prefill.spans import TokenSpans, is_border
 from numpy.typing import NDArray
 
 PIECES = ["The", " fox", " lea", "ps", ".", " And", " 42", "!)", "\n", "  ", "\n\n", " e\u0301"]

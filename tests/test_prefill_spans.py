@@ -12,8 +12,8 @@ import pytest
 from draftsmith.engine.errors import ModelUnsupported
 from draftsmith.engine.tokens.detokenise import token_piece
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.prefill.pieces import Pieces
-from draftsmith.prefill.spans import TokenSpans, carry_values, is_border
+from draftsmith.prefill.prompt.pieces import Pieces
+from draftsmith.prefill.prompt.spans import TokenSpans, carry_values, is_border
 from toy_gguf import KINDS, MISSING_BYTES, SAMPLE, SPECIALS, write_toy
 
 KOREAN = "\ud55c\uad6d\uc5b4 \ubb38\uc7a5\uc785\ub2c8\ub2e4. "

@@ -16,14 +16,14 @@ from draftsmith.engine.errors import ModelDamaged, ModelUnsupported, UsageError
 from draftsmith.engine.transformer.hparams import ModelParams
 from draftsmith.engine.transformer.layer_pass import LayerPass
 from draftsmith.engine.transformer.model import Model
-from draftsmith.prefill.attention import AttentionRule, Head
-from draftsmith.prefill.calibrated import FOLDER
 from draftsmith.prefill.memory import RUNTIME_BYTES, comparing_bytes, scoring_bytes
-from draftsmith.prefill.projection import Projection, find_projection, read_projection
-from draftsmith.prefill.prompt_parts import PromptParts
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.attention import AttentionRule, Head
+from draftsmith.prefill.scorers.calibration_file import FOLDER
+from draftsmith.prefill.scorers.projection import Projection, find_projection, read_projection
+from draftsmith.prefill.scorers.trained import TrainedScorer
+from draftsmith.prefill.scorers.windows import Windows
 from draftsmith.prefill.select import Refusal, Refused, select
-from draftsmith.prefill.trained import TrainedScorer
-from draftsmith.prefill.windows import Windows
 from toy_model import SMALL, write_model
 from toy_projection import write_projection
 

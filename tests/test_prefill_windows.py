@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 from draftsmith.engine.errors import UsageError
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.windows import Windows, cut
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.windows import Windows, cut
 
 
 def parts_of(n: int, question: tuple[int, int], *document: tuple[int, int]) -> PromptParts:

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.engine.transformer.model import load_model
-from draftsmith.prefill import calibrate_texts, niah_texts
-from draftsmith.prefill.projection import read_projection
-from draftsmith.prefill.prompt_parts import PromptParts
-from draftsmith.prefill.trained import TrainedScorer
+from draftsmith.prefill.calibration import texts as calibrate_texts
+from draftsmith.prefill.needles import texts as niah_texts
+from draftsmith.prefill.prompt.parts import PromptParts
+from draftsmith.prefill.scorers.projection import read_projection
+from draftsmith.prefill.scorers.trained import TrainedScorer
 from test_prefill_calibrate import COMMON
 from toy_model import SMALL, write_model
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit
 
-from ..engine.transformer.forward_kernels import (
+from ...engine.transformer.forward_kernels import (
     ATTN_SCALE,
     CUT,
     D_HEAD,
@@ -28,7 +28,13 @@ from ..engine.transformer.forward_kernels import (
     score_split,
     share,
 )
-from ..engine.transformer.tile_kernels import atomic_add, barrier, f32_tile, float_of_half, stay_out
+from ...engine.transformer.tile_kernels import (
+    atomic_add,
+    barrier,
+    f32_tile,
+    float_of_half,
+    stay_out,
+)
 
 # See forward_kernels.
 BUILT_ON = {

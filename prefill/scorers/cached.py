@@ -5,18 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .prompt_parts import PromptParts
-from .scores import Scores
-
-if TYPE_CHECKING:
-    from .pipeline import OpenScorer
+from ..prompt.parts import PromptParts
+from .scores import OpenScorer, Scores
 
 
-class RememberedScores:
+class CachedScores:
     """A scorer that scores the same prompt once; calling it opens it, as ``OpenScorer`` is called.
 
     Parameters
@@ -38,7 +34,7 @@ class RememberedScores:
         self.spared_s = 0.0
 
     @contextmanager
-    def __call__(self) -> Iterator[RememberedScores]:
+    def __call__(self) -> Iterator[CachedScores]:
         self.spared_s = 0.0
         yield self
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .prompt_parts import PromptParts
+from ..prompt.parts import PromptParts
 from .scores import Scorer, Scores, document_mass
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.chat.template import ChatTemplate
-from ..engine.tokens.detokenise import token_piece
-from ..engine.tokens.tokenizer import Tokenizer
+from ...engine.chat.template import ChatTemplate
+from ...engine.tokens.detokenise import token_piece
+from ...engine.tokens.tokenizer import Tokenizer
 from .question import Source
 from .question_turns import find_asked
 from .spans import TokenSpans

@@ -6,13 +6,13 @@ import time
 
 import numpy as np
 
-from ..engine.tokens.tokenizer import Tokenizer
-from .prompt_parts import PromptParts
+from ...engine.tokens.tokenizer import Tokenizer
+from ..prompt.parts import PromptParts
+from ..prompt.spans import carry_values
 from .scores import Scorer, Scores
-from .spans import carry_values
 
 
-class BridgedScorer:
+class OtherTokenizerScorer:
     """Scores a text by another tokenizer's tokens; each token gets what its bytes got.
 
     Parameters

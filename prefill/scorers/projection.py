@@ -14,20 +14,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.errors import (
+from ...engine.errors import (
     REMEDY_DAMAGED,
     ModelDamaged,
     ModelUnsupported,
     UsageError,
     naming_model,
 )
-from ..engine.gguf.file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
-from ..engine.gguf.identity import UNTOLD, Identity, Marks
-from ..engine.gguf.tensors import Tensor, TensorType, open_tensors
-from ..engine.transformer.dequant import dequantise
-from ..engine.transformer.hparams import ModelParams
-from ..engine.transformer.unused_tensors import unused_error
-from .calibrated import ForModel, files_in
+from ...engine.gguf.file import TARGET_FINGERPRINT, GgufMetadata, read_metadata
+from ...engine.gguf.identity import UNTOLD, Identity, Marks
+from ...engine.gguf.tensors import Tensor, TensorType, open_tensors
+from ...engine.transformer.dequant import dequantise
+from ...engine.transformer.hparams import ModelParams
+from ...engine.transformer.unused_tensors import unused_error
+from .calibration_file import ForModel, files_in
 
 ARCHITECTURE = "draftsmith-scorer"
 PREFIX = "draftsmith.scorer."

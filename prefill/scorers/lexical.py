@@ -12,11 +12,11 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.tokens.tokenizer import Tokenizer
-from ..engine.tokens.vocabulary import SPECIAL, Vocabulary
+from ...engine.tokens.tokenizer import Tokenizer
+from ...engine.tokens.vocabulary import SPECIAL, Vocabulary
+from ..prompt.parts import CHUNK, PromptParts
+from ..prompt.pieces import Pieces
 from .lexical_kernels import overlap_values
-from .pieces import Pieces
-from .prompt_parts import CHUNK, PromptParts
 from .scores import Scores
 
 _SPECIAL = int(SPECIAL)

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import njit
 
-from ..engine.transformer.tile_kernels import f32_tile, row_exp, row_max
+from ...engine.transformer.tile_kernels import f32_tile, row_exp, row_max
 
 # See forward_kernels.
 BUILT_ON = {"engine.transformer.tile_kernels": "0cfcf547"}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..engine.tokens.bpe import ALPHABET
-from ..engine.tokens.detokenise import token_piece
-from ..engine.tokens.vocabulary import ESCAPED_SPACE, Attribute, Vocabulary
+from ...engine.tokens.bpe import ALPHABET
+from ...engine.tokens.detokenise import token_piece
+from ...engine.tokens.vocabulary import ESCAPED_SPACE, Attribute, Vocabulary
 
 _NORMAL = int(Attribute.NORMAL)
 

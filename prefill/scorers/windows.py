@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.errors import UsageError
-from .prompt_parts import PromptParts, Span
+from ...engine.errors import UsageError
+from ..prompt.parts import PromptParts, Span
 
 _HEAD = 64  # tokens of the prompt's beginning that each part begins with, at most
 _LEAST = 512

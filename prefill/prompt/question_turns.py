@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..engine.errors import UsageError
+from ...engine.errors import UsageError
 from .asking import continues, refers_back
 from .question import Found, Source, find_question, named_question
 from .turns import Turn

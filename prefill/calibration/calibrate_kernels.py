@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .select_kernels import NEIGHBOUR_SHARE, keep_chunks, weigh_chunks
+from ..select_kernels import NEIGHBOUR_SHARE, keep_chunks, weigh_chunks
 
 # See forward_kernels.
 BUILT_ON = {"prefill.select_kernels": "bfa65acb"}

@@ -16,10 +16,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.errors import ModelUnsupported
-from ..engine.tokens.bpe import ALPHABET
-from ..engine.tokens.tokenizer import Tokenizer
-from ..engine.tokens.vocabulary import ESCAPED_SPACE, SPECIAL, Attribute, Vocabulary
+from ...engine.errors import ModelUnsupported
+from ...engine.tokens.bpe import ALPHABET
+from ...engine.tokens.tokenizer import Tokenizer
+from ...engine.tokens.vocabulary import ESCAPED_SPACE, SPECIAL, Attribute, Vocabulary
 from .pieces import Pieces
 
 # Plain numbers: those of an enumeration take longer than all the rest of a walk.

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..engine.chat.template import ChatTemplate
-from ..engine.errors import ChatTemplateUnusable
+from ...engine.chat.template import ChatTemplate
+from ...engine.errors import ChatTemplateUnusable
 
 _DROPPABLE = ("user", "assistant", "tool", "function")
 _TOOLS = ("tool", "function")

@@ -17,12 +17,12 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.errors import UsageError
-from ..engine.transformer.layer_pass import LayerPass
-from ..engine.transformer.model import Model
+from ...engine.errors import UsageError
+from ...engine.transformer.layer_pass import LayerPass
+from ...engine.transformer.model import Model
+from ..prompt.parts import PromptParts
 from .attention import OnProgress
 from .projection import Projection, normed
-from .prompt_parts import PromptParts
 from .scores import Scores
 from .windows import Window, Windows, cut
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.transformer.kv_cache import PANEL, KvCache
-from ..engine.transformer.layer_pass import LayerPass, Look
-from ..engine.transformer.model import Model
+from ...engine.transformer.kv_cache import PANEL, KvCache
+from ...engine.transformer.layer_pass import LayerPass, Look
+from ...engine.transformer.model import Model
+from ..prompt.parts import PromptParts, Span
 from .attention import AttentionScorer
-from .prompt_parts import PromptParts, Span
 from .scores import Scores
 from .windows import Window
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .prompt_parts import PromptParts
+from ..prompt.parts import PromptParts
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,10 @@ class Scorer(Protocol):
         An empty question or document is no error: nothing is then higher than anything else.
         """
         ...
+
+
+# Opens a scorer; entering may load a model, and leaving let go of it.
+OpenScorer = Callable[[], AbstractContextManager[Scorer]]
 
 
 def document_mass(values: NDArray[np.float32], parts: PromptParts) -> NDArray[np.float32]:

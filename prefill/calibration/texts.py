@@ -5,7 +5,7 @@ A calibration that saw the facts which quality is measured by would praise itsel
 
 from __future__ import annotations
 
-from .niah_texts import CAPITALS
+from ..needles.texts import CAPITALS
 
 # A key, and another name for it that only knowledge gives.
 PAIRS = (

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..engine.errors import UsageError
-from ..engine.transformer import forward_kernels
-from ..engine.transformer.kv_cache import KvCache, padded
-from ..engine.transformer.layer_pass import Captures, LayerPass
-from ..engine.transformer.model import BATCH, Model
+from ...engine.errors import UsageError
+from ...engine.transformer import forward_kernels
+from ...engine.transformer.kv_cache import KvCache, padded
+from ...engine.transformer.layer_pass import Captures, LayerPass
+from ...engine.transformer.model import BATCH, Model
 from . import blocksparse_kernels as kernels
 
 SIZES = (16, 32, 64, 128, 256)

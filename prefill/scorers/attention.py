@@ -16,14 +16,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.errors import UsageError
-from ..engine.transformer.hparams import ModelParams
-from ..engine.transformer.kv_cache import KvCache
-from ..engine.transformer.layer_pass import LayerPass, Look
-from ..engine.transformer.model import Model
+from ...engine.errors import UsageError
+from ...engine.transformer.hparams import ModelParams
+from ...engine.transformer.kv_cache import KvCache
+from ...engine.transformer.layer_pass import LayerPass, Look
+from ...engine.transformer.model import Model
+from ..prompt.parts import PromptParts, Span
 from .attention_kernels import PANEL, weigh
 from .blocksparse import BlockPass, BlockRule
-from .prompt_parts import PromptParts, Span
 from .scores import Scores, document_mass
 from .windows import Window, Windows, cut
 

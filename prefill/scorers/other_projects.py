@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.errors import UsageError
-from ..engine.transformer.kv_cache import KvCache
-from ..engine.transformer.layer_pass import Look
-from ..engine.transformer.model import Model, Taps
+from ...engine.errors import UsageError
+from ...engine.transformer.kv_cache import KvCache
+from ...engine.transformer.layer_pass import Look
+from ...engine.transformer.model import Model, Taps
+from ..prompt.parts import PromptParts, Span
 from .attention import AttentionRule, AttentionScorer, Head, OnProgress, Reduce
-from .prompt_parts import PromptParts, Span
 from .windows import Window, Windows
 
 PUBLISHED = ("pflash", "lucebox", "gemfilter", "specprefill")

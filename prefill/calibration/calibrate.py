@@ -16,12 +16,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from . import calibrate_texts as texts
-from .attention import AttentionScorer, Head, Reduce
+from ..needles.niah import Haystack, hide, no_room, tokens_of
+from ..prompt.parts import PromptParts
+from ..scorers.attention import AttentionScorer, Head, Reduce
+from ..scorers.lexical import LexicalScorer
+from . import texts
 from .calibrate_kernels import count_kept
-from .lexical import LexicalScorer
-from .niah import Haystack, hide, no_room, tokens_of
-from .prompt_parts import PromptParts
 
 KEYED, PARAPHRASE, SEMANTIC = "keyed", "paraphrase", "semantic"
 KINDS = (SEMANTIC, PARAPHRASE, KEYED)

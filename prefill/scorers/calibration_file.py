@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..engine.errors import InputMalformed, InputUnreadable, UsageError
-from ..engine.gguf.identity import UNTOLD, Identity, Kinship, Marks
-from ..engine.models import cache_folder
-from ..engine.plain_file import read_small, unique_keys
-from ..engine.transformer.hparams import ModelParams
+from ...engine.errors import InputMalformed, InputUnreadable, UsageError
+from ...engine.gguf.identity import UNTOLD, Identity, Kinship, Marks
+from ...engine.models import cache_folder
+from ...engine.plain_file import read_small, unique_keys
+from ...engine.transformer.hparams import ModelParams
 from .attention import AttentionRule, Head, Reduce
 from .blocksparse import BlockRule
 
 SCHEMA = 1
-FOLDER = Path(__file__).with_name("calibration")
+FOLDER = Path(__file__).parent.with_name("calibration")
 
 _BYTES_MOST = 1 << 22
 # What a file that is none comes to.

@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.errors import InputTooShort, InputUnreadable, UsageError
-from ..engine.tokens.tokenizer import Tokenizer
-from . import niah_texts as texts
-from .niah_code import CODE_KINDS, SOURCE_GAP, source_parts
-from .pipeline import Choice
-from .select import sentence_borders
-from .spans import TokenSpans
+from ...engine.errors import InputTooShort, InputUnreadable, UsageError
+from ...engine.tokens.tokenizer import Tokenizer
+from ..pipeline import Choice
+from ..prompt.spans import TokenSpans
+from ..select import sentence_borders
+from . import texts
+from .code import CODE_KINDS, SOURCE_GAP, source_parts
 
 BUNDLED = Path(__file__).with_name("haystack.txt.gz")
 LEAST_CONTEXT = 256

@@ -1,0 +1,1 @@
+"""Needles in haystacks: prompts whose answer is known, for measuring quality."""
