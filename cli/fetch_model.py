@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from . import options
-from .output import Output, Table, size
+from .formats import size
+from .output import Output, Table
 
 
 def command(

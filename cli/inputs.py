@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..engine.errors import UsageError
-from .output import Bar, Output, number
+from .formats import number
+from .output import Bar, Output
 
 if TYPE_CHECKING:
     import numpy as np

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..engine.errors import UsageError
-from .output import Output, number, size
+from .formats import number, size
+from .output import Output
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,14 +20,41 @@ if TYPE_CHECKING:
     from ..ngram.cluster.count import ClusterCorpus
     from ..ngram.conversations.files import ChatFiles
     from ..ngram.corpus.documents import Corpus
+    from .chat_options import ChatOptions
     from .inputs import Stages
-    from .lookup_create import Request
 
 # Measured: a thread's table of known pieces and its buffers; the kernels when they are loaded, and
 # blocks of text on their way; the least that counting works well in.
 _THREAD_BYTES = 48_000_000
 _MORE_BYTES = 64_000_000
 _LEAST_BYTES = 32_000_000
+
+
+@dataclass(frozen=True)
+class CountRequest:
+    """The options of one call, checked as far as that needs no file."""
+
+    model: str
+    files: list[str]
+    target: str
+    format: Literal["native", "llama.cpp"]
+    field: str | None
+    escape: bool
+    is_text: bool
+    strict: bool
+    chat: bool
+    answers: bool
+    template: ChatOptions
+    n_threads: int | None
+    max_memory: int | None
+    dask: str | None
+    ngram_min: int
+    ngram_max: int
+
+    @property
+    def orders(self) -> range:
+        """N-gram sizes."""
+        return range(self.ngram_min, self.ngram_max + 1)
 
 
 class Counted(NamedTuple):
@@ -40,7 +69,7 @@ class Counted(NamedTuple):
     max_memory: int | None = None
 
 
-def opened(request: Request) -> Corpus | ClusterCorpus | ChatFiles:
+def opened(request: CountRequest) -> Corpus | ClusterCorpus | ChatFiles:
     """Find the files."""
     if request.chat:
         from ..ngram.conversations.files import open_chats
@@ -68,7 +97,7 @@ def opened(request: Request) -> Corpus | ClusterCorpus | ChatFiles:
 
 
 def counted(
-    request: Request,
+    request: CountRequest,
     corpus: Corpus | ClusterCorpus | ChatFiles,
     metadata: GgufMetadata,
     tokenizer: Tokenizer,
@@ -79,7 +108,7 @@ def counted(
     from ..ngram.cluster.count import ClusterCorpus
     from ..ngram.conversations.files import ChatFiles
     from .inputs import corpus_keys, token_pieces, warn_of_repairs
-    from .replay_inputs import CHAT_KEYS
+    from .replay.inputs import CHAT_KEYS
 
     if isinstance(corpus, ChatFiles):
         return _count_chats(request, corpus, metadata, tokenizer, stages, out)
@@ -94,7 +123,7 @@ def counted(
 
 
 def _count_chats(
-    request: Request,
+    request: CountRequest,
     files: ChatFiles,
     metadata: GgufMetadata,
     tokenizer: Tokenizer,
@@ -103,7 +132,7 @@ def _count_chats(
 ) -> tuple[Counted, dict[str, Any]]:
     """Count conversations, or what the assistant said in them."""
     from ..ngram.conversations.counts import counted_parts
-    from .replay_inputs import CHAT_KEYS, read_chats
+    from .replay.inputs import CHAT_KEYS, read_chats
 
     texts, keys = read_chats(files, request.template, metadata, tokenizer, stages, out)
     parts = counted_parts(texts, "answers" if request.answers else "all", request.ngram_min)
@@ -144,14 +173,14 @@ def _share_memory(max_memory: int | None, n_threads: int) -> tuple[int, int]:
     return max_memory, max_memory - rest
 
 
-def _n_threads(request: Request) -> int:
+def _n_threads(request: CountRequest) -> int:
     from ..engine.host import n_usable_threads
 
     return request.n_threads or n_usable_threads()
 
 
 def _count(
-    request: Request,
+    request: CountRequest,
     pieces: Iterator[tuple[int, np.ndarray]],
     corpus: Corpus | ChatFiles,
     tokenizer: Tokenizer,
@@ -192,7 +221,7 @@ def _count(
 
 
 def _count_on_cluster(
-    request: Request, corpus: ClusterCorpus, tokenizer: Tokenizer, stages: Stages, out: Output
+    request: CountRequest, corpus: ClusterCorpus, tokenizer: Tokenizer, stages: Stages, out: Output
 ) -> Counted:
     """Count a corpus on the workers of a Dask scheduler."""
     from ..ngram.cluster.count import count_on_cluster

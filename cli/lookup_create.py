@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..engine.errors import InputTooShort, UsageError
 from . import chat_options, options
 from .chat_options import ChatOptions
-from .output import Output, Table, number, size
+from .formats import number, size
+from .lookup_counting import CountRequest
+from .output import Output, Table
 
 if TYPE_CHECKING:
     from ..ngram.cluster.count import ClusterCorpus
@@ -23,33 +24,6 @@ if TYPE_CHECKING:
     from ..ngram.corpus.documents import Corpus
 
 ORDER_MAX = 4
-
-
-@dataclass(frozen=True)
-class Request:
-    """The options of one call, checked as far as that needs no file."""
-
-    model: str
-    files: list[str]
-    target: str
-    format: Literal["native", "llama.cpp"]
-    field: str | None
-    escape: bool
-    is_text: bool
-    strict: bool
-    chat: bool
-    answers: bool
-    template: ChatOptions
-    n_threads: int | None
-    max_memory: int | None
-    dask: str | None
-    ngram_min: int
-    ngram_max: int
-
-    @property
-    def orders(self) -> range:
-        """N-gram sizes."""
-        return range(self.ngram_min, self.ngram_max + 1)
 
 
 def command(
@@ -146,7 +120,7 @@ def command(
     template = ChatOptions(chat_template_file, chat_template_kwargs, reasoning)
     if not (chat or answers):
         template = template.unused(context, "give --chat too, or leave it out")
-    request = Request(
+    request = CountRequest(
         model=model,
         files=file + (more or []),
         target=target,
@@ -167,7 +141,7 @@ def command(
     return partial(create, request, out)
 
 
-def create(request: Request, out: Output) -> None:
+def create(request: CountRequest, out: Output) -> None:
     """Do what the command says and print the result."""
     start_ns = time.perf_counter_ns()
     from ..engine.atomic_file import check_writable

@@ -11,7 +11,8 @@ import typer
 
 from ..engine.errors import UsageError
 from . import options
-from .output import Output, Table, number, size
+from .formats import number, size
+from .output import Output, Table
 
 
 def command(

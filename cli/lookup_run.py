@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..engine.errors import DraftsmithError, UsageError
-from . import chat_options, drafter_options, options, run_options
+from . import chat_options, drafter_options, options
 from .chat_options import ChatOptions
+from .generate import options as run_options
+from .generate.drafting import NgramDrafting, tally_keys
+from .generate.prompt import PromptRequest
+from .generate.session import RunRequest
 from .output import Output
-from .prompt import PromptRequest
-from .run_drafting import NgramDrafting, tally_keys
-from .session import RunRequest
 
 if TYPE_CHECKING:
     from ..engine.decode.generate import Generation
     from ..ngram.draft_origins import TallyPacer
     from ..ngram.drafters.drafter import SpecDrafter
     from ..ngram.lookup.drafter import NgramDrafter
-    from .compare import Comparison
-    from .session import Plan, Session
+    from .generate.comparison import Comparison
+    from .generate.session import Plan, Session
 
     AnyDrafter = NgramDrafter | SpecDrafter
 
@@ -176,11 +177,11 @@ class Made:
 def run_lookup(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
     from ..engine.jit import CompileWatch
-    from .compare import step_sizes
-    from .compare_noise import warn_of_noise
+    from .generate.comparison import step_sizes
+    from .generate.noise import warn_of_noise
+    from .generate.report import comparison_keys, generation_keys, tables_of
+    from .generate.session import opened, plan
     from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
-    from .run_report import comparison_keys, generation_keys, tables_of
-    from .session import opened, plan
 
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
@@ -224,8 +225,8 @@ def run_lookup(request: Request, out: Output) -> None:
 
 def _generated(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate once, and teach the dynamic cache what was generated."""
-    from .session import Drafting
-    from .stream import TextPrinter
+    from .generate.session import Drafting
+    from .generate.stream import TextPrinter
 
     draft_max = request.drafting.draft_max
     pacer = request.drafting.pacer(drafter) if draft_max else None
@@ -268,8 +269,8 @@ def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> 
 
 def _compared(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate with and without drafts in turns; nothing is shown or learnt."""
-    from .compare import compare, step_sizes
-    from .session import Drafting
+    from .generate.comparison import compare, step_sizes
+    from .generate.session import Drafting
 
     draft_max = request.drafting.draft_max
     pacers: list[TallyPacer] = []

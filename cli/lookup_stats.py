@@ -197,7 +197,7 @@ def command(
 
 def _stats_of_drafters(request: DrafterRequest, out: Output) -> None:
     """Do what --drafter says; what that takes is not imported for anything else."""
-    from .drafter_stats import stats
+    from .replay.drafter_stats import stats
 
     stats(request, out)
 
@@ -222,9 +222,9 @@ def stats(request: Request, out: Output) -> None:
     )
     from .memory_report import ReplayMemory, sweep_line
     from .plot import check_plot, draw
-    from .replay_inputs import chunk_tokens
-    from .replay_report import figure_of, records_of, sweep_table, tables_of
-    from .sweep import Caches, sweep
+    from .replay.inputs import chunk_tokens
+    from .replay.report import figure_of, records_of, sweep_table, tables_of
+    from .replay.sweep import Caches, sweep
 
     if request.plot is not None:
         check_plot(request.plot)

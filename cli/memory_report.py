@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .output import size
+from .formats import size
 
 if TYPE_CHECKING:
     from .inputs import Stages

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..engine.errors import UsageError
-from . import chat_options, options, run_options
+from . import chat_options, options
 from .chat_options import ChatOptions
-from .mtp_drafting import DrafterKind, DraftRequest, Verify
+from .generate import options as run_options
+from .generate.mtp_drafting import DrafterKind, DraftRequest, Verify
+from .generate.prompt import PromptRequest
+from .generate.session import RunRequest
 from .output import Output
-from .prompt import PromptRequest
-from .session import RunRequest
 
 if TYPE_CHECKING:
     from ..engine.decode.generate import Generation
-    from .compare import Comparison
+    from .generate.comparison import Comparison
+    from .generate.mtp_drafting import Drafters, Material
+    from .generate.session import Session, Target
     from .inputs import Stages
-    from .mtp_drafting import Drafters, Material
-    from .session import Session, Target
 
 TURNS, SUITE_TURNS = 3, 1
 DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
@@ -328,12 +329,12 @@ class Made:
 def run_mtp(request: Request, out: Output) -> None:
     """Generate one text, or compare, and print the result."""
     from ..engine.jit import CompileWatch
-    from .compare import STEP_SIZES
-    from .compare_noise import warn_of_noise
+    from .generate.comparison import STEP_SIZES
+    from .generate.noise import warn_of_noise
+    from .generate.report import comparison_keys, generation_keys, tables_of
+    from .generate.session import opened, plan
+    from .generate.suite_figures import draft_keys
     from .inputs import COMPILE_NOTE, Stages, closing_keys
-    from .run_report import comparison_keys, generation_keys, tables_of
-    from .session import opened, plan
-    from .suite_figures import draft_keys
 
     assert request.prompt is not None
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
@@ -366,11 +367,11 @@ def run_suite(request: Request, out: Output) -> None:
     """Measure the prompts of a suite and print the result, also of those before Ctrl-C."""
     from ..engine.jit import CompileWatch
     from ..mtp.suite import read_suite
+    from .generate.session import opened, read_target
+    from .generate.suite import Settings, longest, measure, tasks_of
+    from .generate.suite_report import csv_rows, figure_of, record_of, tables_of
     from .inputs import COMPILE_NOTE, Stages, closing_keys
     from .plot import check_plot, draw
-    from .session import opened, read_target
-    from .suite_report import csv_rows, figure_of, record_of, tables_of
-    from .suite_run import Settings, longest, measure, tasks_of
 
     if request.plot is not None:
         check_plot(request.plot)
@@ -425,7 +426,7 @@ def _drafts(request: Request) -> bool:
 
 def _material(request: Request, target: Target, stages: Stages, out: Output) -> Material:
     """Open what is drafted from, as far as that goes without the weights."""
-    from .mtp_drafting import Material, find_material
+    from .generate.mtp_drafting import Material, find_material
 
     if not _drafts(request):
         return Material()
@@ -437,7 +438,7 @@ def _drafters(
     request: Request, session: Session, material: Material, stages: Stages, out: Output
 ) -> Drafters | None:
     """Return drafters that have run, so that their kernels are compiled; None: nothing drafts."""
-    from .mtp_drafting import open_drafters, warm_up
+    from .generate.mtp_drafting import open_drafters, warm_up
 
     if not _drafts(request):
         return None
@@ -451,7 +452,7 @@ def _drafters(
 
 def _generated(request: Request, session: Session, drafters: Drafters | None, out: Output) -> Made:
     """Generate once."""
-    from .stream import TextPrinter
+    from .generate.stream import TextPrinter
 
     printer = TextPrinter(session.plan.decoder(), shown=out.mode == "table", color=request.color)
     drafting = None if drafters is None else drafters.begin(request.draft_maxes[0])
@@ -464,8 +465,8 @@ def _generated(request: Request, session: Session, drafters: Drafters | None, ou
 
 def _compared(request: Request, session: Session, drafters: Drafters | None, out: Output) -> Made:
     """Generate with and without drafts in turns; nothing is shown."""
-    from .compare import compare
-    from .session import Drafting
+    from .generate.comparison import compare
+    from .generate.session import Drafting
 
     assert drafters is not None
     origins = []

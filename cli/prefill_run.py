@@ -9,15 +9,18 @@ from typing import Annotated
 import typer
 
 from ..engine.errors import UsageError
-from . import calibrate_run, chat_options, niah_run, options, run_options
+from . import chat_options, options
 from .chat_options import ChatOptions
-from .mtp_drafting import DrafterKind, DraftRequest, Verify
+from .generate import options as run_options
+from .generate.mtp_drafting import DrafterKind, DraftRequest, Verify
+from .generate.session import RunRequest
 from .output import Output
-from .prefill_models import ScoreRequest, ScorerKind
-from .prefill_options import PositionKind, parse_shares
-from .prefill_prompt import AskRequest
-from .prefill_work import Request, run_niah, run_prefill
-from .session import RunRequest
+from .prefill import calibrate as calibrate_run
+from .prefill import niah as niah_run
+from .prefill.models import ScoreRequest, ScorerKind
+from .prefill.options import PositionKind, parse_shares
+from .prefill.prompt import AskRequest
+from .prefill.work import Request, run_niah, run_prefill
 
 KEEP, MIN_TOKENS = "0.1", 1024
 DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2

@@ -7,7 +7,7 @@ from typing import Literal
 from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
-from .output import number, size
+from .formats import number, size
 
 
 class Rate(ProgressColumn):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from draftsmith.cli import stream
+from draftsmith.cli.generate import stream
 from draftsmith.cli.main import main
 from draftsmith.engine.errors import ModelUnknown
 from draftsmith.engine.models import resolve_model

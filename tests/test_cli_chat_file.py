@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import toy_model
 from conftest import Done
-from draftsmith.cli.chat_input import ChatInput, read_chat
 from draftsmith.cli.chat_options import ChatOptions
+from draftsmith.cli.generate.chat_input import ChatInput, read_chat
 from draftsmith.cli.output import Output
 from draftsmith.engine.errors import DraftsmithError, ExitStatus, InputMalformed, UsageError
 from draftsmith.engine.gguf.file import GgufMetadata, read_metadata

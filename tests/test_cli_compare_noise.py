@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.cli.compare import Comparison
-from draftsmith.cli.compare_noise import judge, warn_of_noise
+from draftsmith.cli.generate.comparison import Comparison
+from draftsmith.cli.generate.noise import judge, warn_of_noise
+from draftsmith.cli.generate.report import _comparison, comparison_keys
 from draftsmith.cli.output import Output
-from draftsmith.cli.run_report import _comparison, comparison_keys
 from draftsmith.engine.decode.generate import Generation
 
 MS = 1_000_000

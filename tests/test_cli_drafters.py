@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Done
-from draftsmith.cli.drafter_advice import Paths, advise
-from draftsmith.cli.drafter_rows import Row
 from draftsmith.cli.output import Output
+from draftsmith.cli.replay.advice import Paths, advise
+from draftsmith.cli.replay.rows import Row
 from draftsmith.engine.errors import ExitStatus
 from draftsmith.ngram.advice.step_curve import parse_curve
 from draftsmith.ngram.drafters.settings import KINDS

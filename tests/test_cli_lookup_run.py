@@ -17,8 +17,8 @@ import pytest
 import toy_model
 from cache_dicts import cache_of, dict_of
 from conftest import Done
-from draftsmith.cli import stream
-from draftsmith.cli.run_options import Color
+from draftsmith.cli.generate import stream
+from draftsmith.cli.generate.options import Color
 from draftsmith.engine.errors import DiskFull, ExitStatus
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.ngram.cache import shared as shared_cache

@@ -15,9 +15,25 @@ import pytest
 import toy_model
 from cache_dicts import cache_of
 from conftest import Done
-from draftsmith.cli import compare, mtp_run, stream, suite_figures, suite_run
-from draftsmith.cli.suite_figures import Bounds, Cell, figures, rounds_by_length, standard_error
-from draftsmith.cli.suite_report import figure_of, record_of
+from draftsmith.cli import mtp_run
+from draftsmith.cli.generate import (
+    comparison as compare,
+)
+from draftsmith.cli.generate import (
+    stream,
+    suite_figures,
+)
+from draftsmith.cli.generate import (
+    suite as suite_run,
+)
+from draftsmith.cli.generate.suite_figures import (
+    Bounds,
+    Cell,
+    figures,
+    rounds_by_length,
+    standard_error,
+)
+from draftsmith.cli.generate.suite_report import figure_of, record_of
 from draftsmith.engine.chat import template as chat
 from draftsmith.engine.chat import worker as chat_worker
 from draftsmith.engine.chat.template import ChatTemplate

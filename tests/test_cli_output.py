@@ -10,7 +10,8 @@ import sys
 import time
 
 import pytest
-from draftsmith.cli.output import Output, Table, number, one_line, percent, size
+from draftsmith.cli.formats import number, one_line, percent, size
+from draftsmith.cli.output import Output, Table
 
 RECORD = {
     "command": "x",

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from conftest import Done
 from draftsmith.cli import plot
-from draftsmith.cli.drafter_report import drafter_figure
 from draftsmith.cli.plot import Figure, Panel, Series, draw
-from draftsmith.cli.replay_report import figure_of
+from draftsmith.cli.replay.drafter_report import drafter_figure
+from draftsmith.cli.replay.report import figure_of
 from draftsmith.engine.errors import ExitStatus
 
 Cli = Callable[..., Done]

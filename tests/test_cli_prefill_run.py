@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import toy_model
 from conftest import Done
-from draftsmith.cli import prefill_models
-from draftsmith.cli.prefill_models import ScorerKind, parse_heads
+from draftsmith.cli.prefill import models as prefill_models
+from draftsmith.cli.prefill.models import ScorerKind, parse_heads
 from draftsmith.engine import host
 from draftsmith.engine.chat import template as chat
 from draftsmith.engine.chat import worker as chat_worker

@@ -17,7 +17,7 @@ import pytest
 from conftest import Done
 from draftsmith.cli import inputs
 from draftsmith.cli.output import Output, Table
-from draftsmith.cli.replay_report import sweep_table, us_per_token
+from draftsmith.cli.replay.report import sweep_table, us_per_token
 from draftsmith.engine.errors import ExitStatus
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.ngram.cache import file as cache_file

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import toy_model
 from conftest import Done
-from draftsmith.cli import niah_run
-from draftsmith.cli.niah_report import figure_of, tables_of
-from draftsmith.cli.niah_run import Found, record_of
 from draftsmith.cli.output import Table
 from draftsmith.cli.plot import draw
+from draftsmith.cli.prefill import niah as niah_run
+from draftsmith.cli.prefill.niah import Found, record_of
+from draftsmith.cli.prefill.niah_report import figure_of, tables_of
 from draftsmith.engine.errors import ExitStatus, InputTooShort, InputUnreadable, UsageError
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.prefill.needles import niah

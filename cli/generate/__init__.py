@@ -1,0 +1,1 @@
+"""What the commands that generate share: options, session, text, tables."""

@@ -1,0 +1,251 @@
+"""Option types of the commands that generate, under llama.cpp's names and with its defaults."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from ..options import (
+    CTX_MOST,
+    DRAFT_MAX_VARIABLES,
+    DRAFT_MOST,
+    REAL_MOST,
+    REPEAT_MOST,
+    WHOLE_MOST,
+    finite,
+    model_option,
+    threads_option,
+)
+
+
+class Color(StrEnum):
+    """When to colour."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+Model = Annotated[str, model_option()]
+Prompt = Annotated[str | None, typer.Option("-p", "--prompt", metavar="PROMPT", help="The prompt.")]
+PromptFile = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="A file that holds the prompt, - for stdin. One final newline is dropped.",
+    ),
+]
+Chat = Annotated[
+    bool,
+    typer.Option(
+        "--chat",
+        help="Put the prompt into the model's chat template, as what the user says. "
+        "Off: the model goes on with the prompt as it stands.",
+    ),
+]
+System = Annotated[
+    str | None,
+    typer.Option(
+        "-sys",
+        "--system",
+        "--system-prompt",
+        metavar="PROMPT",
+        help="What the system says before the user; implies --chat.",
+    ),
+]
+CtxSize = Annotated[
+    int,
+    typer.Option(
+        "-c",
+        "--ctx-size",
+        min=0,
+        max=CTX_MOST,
+        metavar="N",
+        envvar="LLAMA_ARG_CTX_SIZE",
+        help="Tokens of prompt and text together; 0, the default: as many as the model was "
+        "trained on.",
+    ),
+]
+NPredict = Annotated[
+    int,
+    typer.Option(
+        "-n",
+        "--predict",
+        "--n-predict",
+        min=-1,
+        max=WHOLE_MOST,
+        metavar="N",
+        envvar="LLAMA_ARG_N_PREDICT",
+        help="Tokens to generate; -1, the default: until the model ends or the context is full.",
+    ),
+]
+StaticCache = Annotated[
+    str | None,
+    typer.Option("-lcs", "--lookup-cache-static", metavar="CACHE", help="Static n-gram cache."),
+]
+DynamicCacheRead = Annotated[
+    str | None,
+    typer.Option(
+        "-lcd",
+        "--lookup-cache-dynamic",
+        metavar="CACHE",
+        help="Dynamic n-gram cache; not written.",
+    ),
+]
+DraftMax = Annotated[
+    int,
+    typer.Option(
+        "--draft-max",
+        "--spec-draft-n-max",
+        min=0,
+        max=DRAFT_MOST,
+        metavar="K",
+        envvar=DRAFT_MAX_VARIABLES,
+        help="Longest draft; 0: no drafting.",
+    ),
+]
+DraftFixed = Annotated[
+    bool,
+    typer.Option(
+        "--draft-fixed",
+        help="Draft up to --draft-max tokens each round, whether that pays or not. Without it "
+        "drafts get shorter, or stop, where measured times and acceptance say so.",
+    ),
+]
+TEMPERATURE = 0.8  # llama.cpp's default
+
+
+def temperature_option(more: str = "") -> Any:
+    """The option --temp; ``more`` is said after what it is."""
+    return typer.Option(
+        "--temp",
+        "--temperature",
+        min=0.0,
+        max=REAL_MOST,
+        callback=finite,
+        metavar="T",
+        envvar="LLAMA_ARG_TEMPERATURE",
+        help=f"Temperature; 0: the likeliest token{more}.",
+    )
+
+
+Temperature = Annotated[float, temperature_option()]
+TopK = Annotated[
+    int,
+    typer.Option(
+        "--top-k",
+        min=0,
+        max=WHOLE_MOST,
+        metavar="K",
+        envvar="LLAMA_ARG_TOP_K",
+        help="Keep the K likeliest tokens; 0: all.",
+    ),
+]
+TopP = Annotated[
+    float,
+    typer.Option(
+        "--top-p",
+        min=0.0,
+        max=1.0,
+        callback=finite,
+        metavar="P",
+        envvar="LLAMA_ARG_TOP_P",
+        help="Keep the likeliest, of P in sum; 1: all.",
+    ),
+]
+MinP = Annotated[
+    float,
+    typer.Option(
+        "--min-p",
+        min=0.0,
+        max=1.0,
+        callback=finite,
+        metavar="P",
+        envvar="LLAMA_ARG_MIN_P",
+        help="Keep tokens of at least P times the likeliest one's probability; 0: all.",
+    ),
+]
+RepeatPenalty = Annotated[
+    float,
+    typer.Option(
+        "--repeat-penalty",
+        min=0.0,
+        max=REAL_MOST,
+        callback=finite,
+        metavar="X",
+        envvar="LLAMA_ARG_REPEAT_PENALTY",
+        help="Penalty of repeated tokens; 1: none.",
+    ),
+]
+RepeatLastN = Annotated[
+    int,
+    typer.Option(
+        "--repeat-last-n",
+        min=-1,
+        max=WHOLE_MOST,
+        metavar="N",
+        help="Tokens that the penalty looks back; 0: no penalty, -1: the context.",
+    ),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "-s", "--seed", min=-1, max=2**32 - 1, metavar="SEED", help="Seed; -1: a new one each time."
+    ),
+]
+IgnoreEos = Annotated[
+    bool,
+    typer.Option("--ignore-eos", help="Go on after a token that ends the text."),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stop",
+        "-r",
+        "--reverse-prompt",
+        metavar="TEXT",
+        help="End the text before TEXT, which may begin and end inside of tokens; may be given "
+        "several times.",
+    ),
+]
+BatchSize = Annotated[
+    int,
+    typer.Option(
+        "-b",
+        "--batch-size",
+        min=1,
+        max=WHOLE_MOST,
+        metavar="N",
+        envvar="LLAMA_ARG_BATCH",
+        help="Prompt tokens that are evaluated at once.",
+    ),
+]
+Threads = Annotated[int | None, threads_option("Threads; default: physical cores.")]
+ColorOption = Annotated[
+    Color,
+    typer.Option(
+        "--color", help="Colour accepted draft tokens; auto: in a terminal, without NO_COLOR."
+    ),
+]
+Compare = Annotated[
+    bool,
+    typer.Option(
+        "--compare",
+        help="Generate with and without drafting, in turns, and report speeds, their ratio and "
+        "whether the texts are the same.",
+    ),
+]
+Repeat = Annotated[
+    int | None,
+    typer.Option(
+        "--repeat",
+        min=1,
+        max=REPEAT_MOST,
+        metavar="K",
+        help="Turns of --compare; 3 by default.",
+    ),
+]

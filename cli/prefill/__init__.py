@@ -1,0 +1,1 @@
+"""What the commands of speculative prefill show."""

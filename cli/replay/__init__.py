@@ -1,0 +1,1 @@
+"""What lookup-stats shows: inputs, rows, tables, advice."""
