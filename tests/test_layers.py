@@ -5,6 +5,7 @@ that nobody has to remember.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -208,6 +209,32 @@ def test_arrows_are_all_used() -> None:
     used = {(room_of(path), room_of(other)) for path in MODULES for other in ARROWS[path]}
     rules = {(room, other) for room, others in (ROOMS | CLI_ROOMS).items() for other in others}
     assert rules <= used, rules - used
+
+
+def test_the_picture_shows_the_rooms() -> None:
+    """docs/architecture.md, drawn once and never again."""
+    drawn = set()
+    for line in (ROOT / "docs" / "architecture.md").read_text().splitlines():
+        room, arrow, others = line.partition(" --> ")
+        if arrow:
+            drawn |= {(room.strip(), other) for other in others.split(" & ")}
+    rules = {
+        (room.replace(", ", "_").replace("/", "_"), other.replace("/", "_"))
+        for room, others in (ROOMS | CLI_ROOMS).items()
+        for other in others - {"engine"}
+    }
+    assert drawn == rules
+
+
+def test_the_map_names_every_room() -> None:
+    """A room that the map leaves out, or a module to begin at that has another name now."""
+    rows = re.findall(
+        r"^\| `([a-z/]+)/` \|.*\| `(\w+\.py)` \|$",
+        (ROOT / "docs" / "architecture.md").read_text(),
+        re.MULTILINE,
+    )
+    assert {room for room, _ in rows} == {*ROOMS, *CLI_ROOMS} - {COMMANDS}
+    assert [row for row in rows if not (ROOT / row[0] / row[1]).is_file()] == []
 
 
 def test_files_are_in_no_circle() -> None:
