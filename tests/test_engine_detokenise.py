@@ -15,6 +15,7 @@ from draftsmith.engine.tokens.detokenise import TextStream, token_piece
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.engine.tokens.vocabulary import SPECIAL
 from peer_text import ask_peer
+from token_bytes import token_bytes
 from toy_gguf import BYTE, KINDS, MISSING_BYTES, NORMAL, SAMPLE, write_toy
 
 TYPES = "tokenizer.ggml.token_type"
@@ -115,7 +116,7 @@ def test_whole_characters_only(kind: str, toys: dict[str, Tokenizer]) -> None:
     assert "".join(parts) == SPLIT
     assert "" in parts
     ends = np.cumsum([len(token_piece(tokenizer.vocabulary, token)) for token in ids])
-    data = tokenizer.decode_bytes(ids)
+    data = token_bytes(tokenizer, ids)
     n_before = len(data) - len(SPLIT.encode())  # 1 where SPM puts a space before the text
     for end, shown in zip(ends.tolist(), accumulate(parts), strict=True):
         assert shown == data[n_before:end].decode("utf-8", "ignore")
@@ -192,7 +193,7 @@ def test_special_tokens_are_hidden(toys: dict[str, Tokenizer]) -> None:
     ids = smollm.encode(text)
     assert smollm.decode(ids) == "int <|user|>"
     assert smollm.decode(ids, special=True) == text
-    assert smollm.decode_bytes(ids) == text.encode()
+    assert token_bytes(smollm, ids) == text.encode()
     hidden = [token for token in ids.tolist() if smollm.vocabulary.attributes[token] & SPECIAL]
     assert len(hidden) == 4
 

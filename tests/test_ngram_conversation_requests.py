@@ -22,6 +22,7 @@ from draftsmith.ngram.conversations.reader import read_conversations
 from draftsmith.ngram.conversations.requests import ANSWERS_ELSEWHERE, NO_PROMPT
 from draftsmith.ngram.conversations.responses import AN_ERROR, NO_FORM
 from draftsmith.ngram.conversations.threads import LOST_RESPONSE
+from token_bytes import token_bytes
 
 CASES = Path(__file__).parent / "golden" / "cases" / "logs"
 
@@ -86,7 +87,7 @@ class Real:
         return [(self.text(texts, p, a), self.text(texts, a, b)) for p, (a, b) in pairs]
 
     def text(self, texts: ReplayTexts, start: int, stop: int) -> str:
-        return self.tokenizer.decode_bytes(texts.tokens[start:stop]).decode()
+        return token_bytes(self.tokenizer, texts.tokens[start:stop]).decode()
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ from draftsmith.ngram.corpus import decode as corpus_decode
 from draftsmith.ngram.corpus import json_values as conversation_json
 from draftsmith.ngram.corpus.json_values import Failure, json_values
 from peer_text import ask_peer
+from token_bytes import token_bytes
 from toy_gguf import write_toy
 
 KEY = "tokenizer.chat_template"
@@ -135,7 +136,7 @@ class Read:
         return [[text for _, text in one] for one in self.said()]
 
     def text(self, one: Conversation, start: int, stop: int) -> str:
-        return self.toy.tokenizer.decode_bytes(one.tokens[start:stop]).decode()
+        return token_bytes(self.toy.tokenizer, one.tokens[start:stop]).decode()
 
     @property
     def bad(self) -> list[tuple[str, str]]:
@@ -685,7 +686,7 @@ def test_control_tokens_in_words(kind: str, tmp_path: Path) -> None:
     ids = [
         t
         for t in range(toy.tokenizer.n_vocab)
-        if toy.tokenizer.decode_bytes([t]).decode("latin1") == control
+        if token_bytes(toy.tokenizer, [t]).decode("latin1") == control
     ]
     assert not set(ids) & set(generated[:-1])
     assert generated[-1] in toy.ends

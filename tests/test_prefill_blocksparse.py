@@ -57,7 +57,6 @@ def test_all_blocks_are_dense_attention(
     assert_bits(sparse.x, dense.x)
     n_blocks = -(-n // rule.size)
     assert (sparse.chosen == np.tri(n_blocks, dtype=np.uint8)).all()
-    assert sparse.share_seen == 1.0
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_blocks_are_the_naive_choice(
     way = BlockPass(load(path, n_threads=2), tokens(n), rule, wide=wide)
     way.run()
     assert (way.chosen == np.stack([chosen[head] for head in range(8)])).all()
-    assert 0.1 < way.share_seen < 0.9
+    assert 0.1 < way.chosen.mean() / np.tri(way.chosen.shape[1]).mean() < 0.9
     scale = np.sqrt((want.hidden**2).mean())
     assert np.abs(way.x - want.hidden).max() < 0.01 * scale
 

@@ -20,7 +20,7 @@ from ..errors import DraftsmithError, InputMalformed
 from ..gguf.file import GgufMetadata, read_metadata
 from .blocks import BLOCK_BYTES, Block, cut_blocks, last_cut, sight_of
 from .bpe import bpe_rules
-from .detokenise import TextStream, token_piece
+from .detokenise import TextStream
 from .piece_encoder import PieceEncoder
 from .special_tokens import SpecialTokens
 from .spm import SpmSplitter, escape_spaces, spm_rules
@@ -162,10 +162,6 @@ class Tokenizer:
     def holds_control(self, text: str) -> bool:
         """Whether a control token is written out in a text, like <|im_start|>."""
         return self._specials[True].holds_control(text.encode())
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The texts of the tokens, joined; control tokens show as they are written."""
-        return b"".join(token_piece(self.vocabulary, int(token)) for token in ids)
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """The text that ``ids`` encode; control tokens are left out unless ``special``.

@@ -111,12 +111,6 @@ class BlockPass(LayerPass):
             np.zeros((t, r), np.float32),
         )
 
-    @property
-    def share_seen(self) -> float:
-        """Of the blocks that the last layer's tokens could have seen, those that they saw."""
-        n_head, n, _ = self.chosen.shape
-        return float(self.chosen.sum()) / (n_head * n * (n + 1) / 2)
-
     def _batch(self, place: int, captures: Captures, *, is_cut: bool) -> None:
         model, il = self.model, self.layer
         if model.params.local[il]:
