@@ -11,8 +11,8 @@ and allocations beyond 8 times the file and a floor. Then lookup-create, lookup-
 lookup-run are killed with SIGKILL at random moments (drill_kills.py): no file may be left but a
 whole one.
 
-Needs the extra ``test`` (gguf). The goal is 0 of all but refusals and right results; the exit status says whether it was reached.
-The last line is the record as JSON.
+The goal is 0 of all but refusals and right results; the exit status says whether it was reached.
+The last line is the record as JSON. Needs the extra ``test`` (gguf).
 """
 
 from __future__ import annotations

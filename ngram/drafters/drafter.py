@@ -15,8 +15,11 @@ from ...engine.errors import UsageError
 from ..cache.ngram_cache import NgramCache
 from ..cache.packed import token_dtype
 from ..lookup.replay import check_tokens
+from ..lookup.tables import session_of
 from .replay import caches_of
 from .session_kernels import (
+    N_ARRAYS,
+    Session,
     begin_in_session,
     draft_in_session,
     forget_in_session,
@@ -98,21 +101,18 @@ class SpecDrafter:
         tokens = np.empty(n_text, np.int32)
         tokens[: self._n] = self._tokens[: self._n]
         self._tokens = tokens
-        dynamic = self._caches.dynamic
-        arrays = (
-            *bank,
-            *dynamic.followers,
-            dynamic.slots,
-            dynamic.hint,
-            *self._caches.bigrams,
-            self._caches.thresholds,
-            self._caches.origin,
-            tokens,
-            self._out,
+        self._session = session_of(
+            Session(
+                bank=bank,
+                dynamic=self._caches.dynamic,
+                bigrams=self._caches.bigrams,
+                thresholds=self._caches.thresholds,
+                origin=self._caches.origin,
+                tokens=tokens,
+                out=self._out,
+            ),
+            N_ARRAYS,
         )
-        self._session = np.array(
-            [(array.ctypes.data, array.size) for array in arrays], np.int64
-        ).reshape(-1)
 
     def __len__(self) -> int:
         """Tokens of the text so far."""

@@ -47,7 +47,7 @@ from ..lookup.draft_kernels import (
 )
 from .slot_kernels import EXACT, KEYS, N_VARS, PARTS, U, copy, helper, view
 
-BUILT_ON = {"ngram.drafters.slot_kernels": "4e600ed4", "ngram.lookup.draft_kernels": "b8f452c6"}
+BUILT_ON = {"ngram.drafters.slot_kernels": "4e600ed4", "ngram.lookup.draft_kernels": "9942a303"}
 
 # What ngram-cache reads besides the text; never changed, shared by all slots.
 # dynamic, bigrams: of draft_kernels; thresholds: int64 [4, 5]; origin: int64 [draft-max, 2], out

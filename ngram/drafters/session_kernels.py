@@ -10,9 +10,19 @@ from __future__ import annotations
 from collections import namedtuple
 
 import numpy as np
-from numba import carray, njit
+from numba import njit
 
-from ..lookup.draft_kernels import array_at, clock_ns, pointer, session_helper, tables_at
+from ..lookup.draft_kernels import clock_ns
+from ..lookup.session_kernels import (
+    N_BIGRAMS,
+    N_DYNAMIC,
+    N_ORIGIN,
+    N_THRESHOLDS,
+    array_at,
+    rows_at,
+    session_helper,
+    tables_at,
+)
 from .map_kernels import (
     accept_map,
     accept_simple,
@@ -80,11 +90,12 @@ BUILT_ON = {
     "ngram.drafters.map_kernels": "3c72f4ad",
     "ngram.drafters.mod_kernels": "dfff6a28",
     "ngram.drafters.prompt_lookup_kernels": "2d48e889",
-    "ngram.drafters.server_cache_kernels": "1030de12",
+    "ngram.drafters.server_cache_kernels": "ca5c0d2a",
     "ngram.drafters.server_map_kernels": "ed49e033",
     "ngram.drafters.slot_kernels": "4e600ed4",
     "ngram.drafters.suffix_kernels": "79faa717",
-    "ngram.lookup.draft_kernels": "b8f452c6",
+    "ngram.lookup.draft_kernels": "9942a303",
+    "ngram.lookup.session_kernels": "8a41e4ae",
 }
 
 # What a replay counts, see replay.py. All int64 but example_ids.
@@ -435,28 +446,38 @@ def replay_turns(
 
 # ------------------------------------------------------------------------------------ session
 #
-# One array with address and size of each array, as in lookup/draft_kernels.py, in the order of
-# drafter.py.
+# One array with address and size of each array: see lookup/session_kernels.py.
+
+# The arrays of a session: Bank, Dynamic, Bigrams; then
+# thresholds: int64 [4, 5]          of lookup/tables.py
+# origin:     int64 [draft-max, 2]  out
+# tokens:     int32 [n]             the text, and room for more of it
+# out:        int32 [draft-max]     the draft
+Session = namedtuple("Session", "bank dynamic bigrams thresholds origin tokens out")
+
+_PARAMS, _VARS, _TABLE, _NODES, _WORDS, _STARTS, _DYNAMIC = range(len(Bank._fields) + 1)
+_THRESHOLDS = _DYNAMIC + N_DYNAMIC + N_BIGRAMS
+_ORIGIN, _TOKENS, _OUT, N_ARRAYS = range(_THRESHOLDS + 1, _THRESHOLDS + 5)
 
 
 @session_helper
 def _bank(session):
-    k = session[1] // N_PARAMS
+    params = rows_at(session, _PARAMS, N_PARAMS, np.int64)
     return Bank(
-        carray(pointer(session[0]), (k, N_PARAMS), np.int64),
-        carray(pointer(session[2]), (k, N_VARS), np.int64),
-        array_at(session, 2, np.int32),
-        array_at(session, 3, np.int32),
-        array_at(session, 4, np.int64),
-        carray(pointer(session[10]), (3, k + 1), np.int64),
+        params,
+        rows_at(session, _VARS, N_VARS, np.int64),
+        array_at(session, _TABLE, np.int32),
+        array_at(session, _NODES, np.int32),
+        array_at(session, _WORDS, np.int64),
+        rows_at(session, _STARTS, params.shape[0] + 1, np.int64),
     )
 
 
 @session_helper
 def _caches(session, ids):
-    dynamic, bigrams = tables_at(session, 6, ids)
-    origin = carray(pointer(session[46]), (session[47] // 2, 2), np.int64)
-    return Caches(dynamic, bigrams, carray(pointer(session[44]), (4, 5), np.int64), origin)
+    dynamic, bigrams = tables_at(session, _DYNAMIC, ids)
+    thresholds = rows_at(session, _THRESHOLDS, N_THRESHOLDS, np.int64)
+    return Caches(dynamic, bigrams, thresholds, rows_at(session, _ORIGIN, N_ORIGIN, np.int64))
 
 
 @njit(cache=True, nogil=True)
@@ -468,7 +489,7 @@ def forget_in_session(session):
 @njit(cache=True, nogil=True)
 def begin_in_session(session, n, same):
     """Begin a request with the session's first ``n`` tokens as its prompt."""
-    _begin_all(_bank(session), array_at(session, 24, np.int32), n, same)
+    _begin_all(_bank(session), array_at(session, _TOKENS, np.int32), n, same)
 
 
 @njit(cache=True, nogil=True)
@@ -480,8 +501,8 @@ def draft_in_session(session, pending, n, n_max, ids):
     type in which the static cache holds tokens.
     """
     bank = _bank(session)
-    tokens = array_at(session, 24, np.int32)
-    out = array_at(session, 25, np.int32)
+    tokens = array_at(session, _TOKENS, np.int32)
+    out = array_at(session, _OUT, np.int32)
     if pending[0] > 0:
         right = _right(tokens[:n], pending[2], out, pending[0])
         _accept_all(bank, tokens, pending[2], right, pending[1])

@@ -18,9 +18,8 @@ from __future__ import annotations
 from collections import namedtuple
 
 import numpy as np
-from numba import carray, njit, types
+from numba import njit, types
 from numba.core.types import ExternalFunction
-from numba.extending import intrinsic
 
 # Followers beyond an n-gram's only one, of context or dynamic cache.
 # n_used: int64 [2]             [0] nodes or n-grams in use, [1] edges in use
@@ -794,101 +793,3 @@ def replay_chunks(
         _clear_context(context, chunk)
         tally.total[5] += middle - begin
         tally.total[6] += clock_ns(clock_id, timespec) - middle
-
-
-# ------------------------------------------------------------------------------------ session
-#
-# What a generation loop calls, a few tokens at a time. To hand over all arrays one by one would
-# take longer than to draft, so a session is one array: address and size of each, in drafter.py's
-# order. Only these functions are compiled with reference counts, without which no array can be
-# returned; the arrays they make own nothing, so there is nothing to count.
-
-session_helper = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
-
-
-@intrinsic
-def pointer(typingctx, address):
-    """An int64 address as a pointer."""
-
-    def codegen(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(types.int64), codegen
-
-
-@session_helper
-def array_at(session, i, dtype):
-    return carray(pointer(session[2 * i]), (session[2 * i + 1],), dtype)
-
-
-@session_helper
-def followers_at(session, i):
-    return Followers(
-        array_at(session, i, np.int64),
-        array_at(session, i + 1, np.int32),
-        array_at(session, i + 2, np.int32),
-    )
-
-
-@session_helper
-def tables_at(session, i, ids):
-    """The dynamic and the static cache, from the session's array ``i`` on."""
-    dynamic = Dynamic(
-        followers_at(session, i),
-        array_at(session, i + 3, np.int32),
-        array_at(session, i + 4, np.uint64),
-    )
-    bigrams = Bigrams(
-        array_at(session, i + 5, np.uint32),
-        array_at(session, i + 6, np.uint32),
-        array_at(session, i + 7, ids.dtype),
-        array_at(session, i + 8, ids.dtype),
-        array_at(session, i + 9, np.uint32),
-        array_at(session, i + 10, np.uint16),
-        array_at(session, i + 11, ids.dtype),
-        array_at(session, i + 12, np.uint8),
-        array_at(session, i + 13, np.uint32),
-        array_at(session, i + 14, np.uint32),
-        array_at(session, i + 15, np.int64),
-    )
-    return dynamic, bigrams
-
-
-@session_helper
-def _context(session):
-    return Context(
-        followers_at(session, 0), array_at(session, 3, np.int32), array_at(session, 4, np.int32)
-    )
-
-
-@njit(cache=True, nogil=True)
-def accept_in_session(session, n_known, n_more):
-    """Learn tokens[n_known : n_known + n_more] of the session's text."""
-    context = _context(session)
-    tokens = array_at(session, 21, np.int32)
-    state = array_at(session, 22, np.int32)
-    for at in range(n_known, n_known + n_more):
-        learn(context, state, tokens[at], at)
-
-
-@njit(cache=True, nogil=True)
-def draft_in_session(session, n_known, draft_max, ids):
-    """Draft after the first ``n_known`` tokens of the text; returns how many.
-
-    ids: an empty array of the type in which the static cache holds tokens.
-    """
-    dynamic, bigrams = tables_at(session, 5, ids)
-    tokens = array_at(session, 21, np.int32)
-    thresholds = carray(pointer(session[46]), (4, 5), np.int64)
-    draft = array_at(session, 24, np.int32)
-    origin = carray(pointer(session[50]), (draft.size, 2), np.int64)
-    return draft_tokens(
-        _context(session),
-        longest(array_at(session, 22, np.int32)),
-        dynamic,
-        bigrams,
-        tokens[:n_known],
-        thresholds,
-        draft[:draft_max],
-        origin,
-    )

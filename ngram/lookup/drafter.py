@@ -14,8 +14,9 @@ import numpy as np
 from ...engine.errors import UsageError
 from ..cache.ngram_cache import NgramCache
 from ..cache.packed import token_dtype
-from .draft_kernels import Context, accept_in_session, draft_in_session
+from .draft_kernels import Context
 from .replay import SOURCES, check_ids, check_tokens
+from .session_kernels import N_ARRAYS, Session, accept_in_session, draft_in_session
 from .tables import (
     SIZES,
     THRESHOLDS,
@@ -23,6 +24,7 @@ from .tables import (
     context_with_room,
     dynamic_of_cache,
     empty_context,
+    session_of,
 )
 
 
@@ -83,23 +85,19 @@ class NgramDrafter:
         if self._n:
             tokens[: self._n] = self._tokens[: self._n]
         self._tokens = tokens
-        arrays = (
-            *context.followers,
-            context.nodes,
-            context.unigram,
-            *self._dynamic.followers,
-            self._dynamic.slots,
-            self._dynamic.hint,
-            *self._bigrams,
-            tokens,
-            self._state,
-            THRESHOLDS,
-            self._draft,
-            self._origin,
+        self._session = session_of(
+            Session(
+                context=context,
+                dynamic=self._dynamic,
+                bigrams=self._bigrams,
+                tokens=tokens,
+                state=self._state,
+                thresholds=THRESHOLDS,
+                draft=self._draft,
+                origin=self._origin,
+            ),
+            N_ARRAYS,
         )
-        self._session = np.array(
-            [(array.ctypes.data, array.size) for array in arrays], np.int64
-        ).reshape(-1)
 
     def __len__(self) -> int:
         """Tokens of the text so far."""

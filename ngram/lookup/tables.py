@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engine.errors import CacheUnsuitable, UsageError
 from ...engine.host import require_memory
@@ -192,6 +194,30 @@ def bigrams_of_cache(cache: NgramCache | None, n_vocab: int) -> Bigrams:
     params = [row_bits(table.n_ngrams), table.shift, no_token(n_vocab), table.n_ngrams]
     arrays = {name: table.arrays[name] for name in Bigrams._fields if name in table.arrays}
     return Bigrams(**arrays, params=np.array(params, np.int64))
+
+
+def session_of(arrays: NamedTuple, n_arrays: int) -> NDArray[np.int64]:
+    """Where all arrays of a session lie, as its kernels find them; int64 [2 * n_arrays].
+
+    Parameters
+    ----------
+    arrays : a ``Session`` of a kernel module: arrays, and tuples of arrays, which must outlive
+        what is returned
+    n_arrays : how many the kernels know of
+    """
+    flat = list(_flat(arrays))
+    assert len(flat) == n_arrays, "a session's arrays and its kernels do not agree"
+    assert all(array.flags.c_contiguous for array in flat)
+    return np.array([(array.ctypes.data, array.size) for array in flat], np.int64).reshape(-1)
+
+
+def _flat(arrays: Iterable[Any]) -> Iterator[NDArray[Any]]:
+    """The arrays of a tuple and of the tuples in it, in order."""
+    for one in arrays:
+        if isinstance(one, tuple):
+            yield from _flat(one)
+        else:
+            yield one
 
 
 def context_bytes(context: Context) -> int:
