@@ -36,6 +36,7 @@ def write_inputs(work: Path, root: Path) -> None:
     (work / "few.txt").write_text("a few words")
     (work / "no_text").mkdir()
     (work / "bad.jsonl").write_text('{"text": "good"}\n{"text": \n')
+    (work / "bad.npy").write_bytes(b"\x93NUMPY\1\0 not so")
     (work / "bad.jinja").write_text("{% if %}")
     (work / "no.gguf").write_bytes(b"PK\3\4 no model at all")
     write_gguf(work / "no_tokenizer.gguf", {"general.architecture": "llama"})
