@@ -20,11 +20,12 @@ from .generate.session import RunRequest
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..engine.decode.generate import Generation
-    from ..ngram.draft_origins import TallyPacer
+    from ..engine.decode.comparison import Comparison
+    from ..engine.decode.drafting import Drafting
+    from ..engine.decode.generation import Generation
+    from ..ngram.drafters.counts import OriginCounts
     from ..ngram.drafters.drafter import SpecDrafter
     from ..ngram.lookup.drafter import NgramDrafter
-    from .generate.comparison import Comparison
     from .generate.session import Plan, Session
 
     AnyDrafter = NgramDrafter | SpecDrafter
@@ -159,7 +160,7 @@ class Made:
     Attributes
     ----------
     run : the generation, or the typical one of a comparison
-    pacer : what its drafts came to; None: nothing was to be drafted
+    counts : where its drafts came from; None: nothing was to be drafted
     text : of it
     comparison : with --compare
     dynamic_bytes : size of the dynamic cache that was written; None: it was not
@@ -167,7 +168,7 @@ class Made:
     """
 
     run: Generation
-    pacer: TallyPacer | None
+    counts: OriginCounts | None
     text: str
     comparison: Comparison | None = None
     dynamic_bytes: int | None = None
@@ -176,8 +177,8 @@ class Made:
 
 def run_lookup(request: Request, out: Output) -> None:
     """Do what the command says and print the result."""
+    from ..engine.decode.comparison import step_sizes
     from ..engine.jit import CompileWatch
-    from .generate.comparison import step_sizes
     from .generate.noise import warn_of_noise
     from .generate.report import comparison_keys, generation_keys, tables_of
     from .generate.session import opened, plan
@@ -225,14 +226,13 @@ def run_lookup(request: Request, out: Output) -> None:
 
 def _generated(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate once, and teach the dynamic cache what was generated."""
-    from .generate.session import Drafting
     from .generate.stream import TextPrinter
 
-    draft_max = request.drafting.draft_max
-    pacer = request.drafting.pacer(drafter) if draft_max else None
+    drafting, counts = None, None
+    if request.drafting.draft_max:
+        drafting, counts = request.drafting.drafting(drafter)
     printer = TextPrinter(session.plan.decoder(), shown=out.mode == "table", color=request.color)
     try:
-        drafting = Drafting(drafter, draft_max, pacer) if draft_max else None
         run = session.run(drafting, printer, out)
         printer.finish()
     except BrokenPipeError:  # who reads has enough; what was generated is learnt all the same
@@ -248,7 +248,7 @@ def _generated(request: Request, session: Session, drafter: AnyDrafter, out: Out
         failure = failure or KeyboardInterrupt()
         if not run.tokens:
             raise failure
-    return Made(run, pacer, printer.text, None, dynamic_bytes, failure)
+    return Made(run, counts, printer.text, None, dynamic_bytes, failure)
 
 
 def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> int | None:
@@ -269,27 +269,28 @@ def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> 
 
 def _compared(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate with and without drafts in turns; nothing is shown or learnt."""
-    from .generate.comparison import compare, step_sizes
-    from .generate.session import Drafting
+    from ..engine.decode.comparison import step_sizes
+    from .generate.comparison import compare
 
-    draft_max = request.drafting.draft_max
-    pacers: list[TallyPacer] = []
+    counted: list[OriginCounts] = []
 
     def afresh() -> Drafting:
         drafter.reset()
-        pacers.append(request.drafting.pacer(drafter))
-        return Drafting(drafter, draft_max, pacers[-1])
+        drafting, counts = request.drafting.drafting(drafter)
+        counted.append(counts)
+        return drafting
 
-    comparison = compare(session, afresh, request.n_turns, out, step_sizes(draft_max))
+    sizes = step_sizes(request.drafting.draft_max)
+    comparison = compare(session, afresh, request.n_turns, out, sizes)
     run = comparison.drafted[comparison.typical]
     decoder = session.plan.decoder()
     text = decoder.feed(run.tokens) + decoder.finish()
-    return Made(run, pacers[comparison.typical], text, comparison)
+    return Made(run, counted[comparison.typical], text, comparison)
 
 
 def _drafter_keys(request: Request, made: Made) -> dict[str, Any]:
     """Return what drafted, if that has a name, and what each part of it came to."""
-    keys = tally_keys(made.pacer)
+    keys = tally_keys(made.counts)
     spec = request.drafting.spec
     if spec is not None:
         keys |= {"drafter": str(spec), "upstream_exact": spec.upstream_exact}

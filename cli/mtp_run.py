@@ -20,8 +20,9 @@ from .generate.session import RunRequest
 from .output import Output
 
 if TYPE_CHECKING:
-    from ..engine.decode.generate import Generation
-    from .generate.comparison import Comparison
+    from ..engine.decode.comparison import Comparison
+    from ..engine.decode.drafting import Drafting
+    from ..engine.decode.generation import Generation
     from .generate.mtp_drafting import Drafters, Material
     from .generate.session import Session, Target
     from .inputs import Stages
@@ -328,8 +329,8 @@ class Made:
 
 def run_mtp(request: Request, out: Output) -> None:
     """Generate one text, or compare, and print the result."""
+    from ..engine.decode.comparison import STEP_SIZES
     from ..engine.jit import CompileWatch
-    from .generate.comparison import STEP_SIZES
     from .generate.noise import warn_of_noise
     from .generate.report import comparison_keys, generation_keys, tables_of
     from .generate.session import opened, plan
@@ -465,8 +466,8 @@ def _generated(request: Request, session: Session, drafters: Drafters | None, ou
 
 def _compared(request: Request, session: Session, drafters: Drafters | None, out: Output) -> Made:
     """Generate with and without drafts in turns; nothing is shown."""
+    from ..engine.decode.comparison import STEP_SIZES
     from .generate.comparison import compare
-    from .generate.session import Drafting
 
     assert drafters is not None
     origins = []
@@ -476,7 +477,7 @@ def _compared(request: Request, session: Session, drafters: Drafters | None, out
         origins.append(drafters.origins())
         return drafting
 
-    comparison = compare(session, afresh, request.n_turns, out)
+    comparison = compare(session, afresh, request.n_turns, out, STEP_SIZES)
     run = comparison.drafted[comparison.typical]
     decoder = session.plan.decoder()
     text = decoder.feed(run.tokens) + decoder.finish()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..engine.decode.pacer import Pacer
+from ..engine.decode.generation import Round
 
 
-class CountingPacer(Pacer):
-    """A pacer that also counts drafted and accepted tokens by origin and position.
+class DraftCounts:
+    """Counts drafted and accepted tokens by origin and position; told of each round.
 
     Only those that were evaluated are counted.
 
     Parameters
     ----------
-    draft_max, drawn, fixed : see ``Pacer``
     origin : tells where the last draft came from
 
     Attributes
@@ -22,29 +21,17 @@ class CountingPacer(Pacer):
     positions : {origin: ([drafted by position], [accepted by position])}
     """
 
-    def __init__(
-        self,
-        draft_max: int,
-        origin: Callable[[], str],
-        *,
-        drawn: bool = False,
-        fixed: bool = False,
-    ) -> None:
-        super().__init__(draft_max, drawn=drawn, fixed=fixed)
+    def __init__(self, origin: Callable[[], str]) -> None:
         self._origin = origin
-        self.count_afresh()
-
-    def count_afresh(self) -> None:
-        """Forget what was counted; what was learnt of costs and acceptance stays."""
         self.positions: dict[str, tuple[list[int], list[int]]] = {}
 
-    def count(self, n_verified: int, n_stand: int) -> None:
-        """See ``Pacer``."""
-        if not n_verified:
+    def __call__(self, played: Round) -> None:
+        """Count a round's draft."""
+        if not played.n_verified:
             return
         drafted, accepted = self.positions.setdefault(self._origin(), ([], []))
         for counts in (drafted, accepted):
-            counts.extend([0] * (n_verified - len(counts)))
-        for i in range(n_verified):
+            counts.extend([0] * (played.n_verified - len(counts)))
+        for i in range(played.n_verified):
             drafted[i] += 1
-            accepted[i] += i < n_stand
+            accepted[i] += i < played.n_stand

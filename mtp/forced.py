@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.decode.acceptance import Verdict, match_samples
-from ..engine.decode.generate import Drafter, TrunkReader
+from ..engine.decode.protocols import Drafter, TrunkReader
 from ..engine.decode.sampling import Sampler
 
 

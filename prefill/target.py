@@ -1,9 +1,8 @@
-"""The target's pass over what is kept of a prompt, and its answer behind that."""
+"""The target's pass over what is kept of a prompt, and its answer after that."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -11,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..engine.decode.acceptance import AcceptRule, Verdict, match_samples
-from ..engine.decode.generate import Drafter, Generation, TrunkReader, generate
+from ..engine.decode.acceptance import AcceptRule, match_samples
+from ..engine.decode.generate import generate
+from ..engine.decode.generation import Generation
+from ..engine.decode.protocols import Drafter, TrunkReader
 from ..engine.decode.sampling import Sampler
 from ..engine.transformer.kv_cache import KvCache
 from ..engine.transformer.model import Model
@@ -21,20 +22,6 @@ from .pipeline import Choice
 from .scorers.one_pass import Begun
 
 PREFILL, FIRST_TOKEN, DECODE = "target prefill", "first token", "decode"
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """What the target says.
-
-    Attributes
-    ----------
-    run : the generation
-    first_logits : float32 [n_vocab], behind the prompt, before any sampling; None: none was wanted
-    """
-
-    run: Generation
-    first_logits: NDArray[np.float32] | None
 
 
 def answer(
@@ -50,8 +37,8 @@ def answer(
     on_tokens: Callable[[list[int], int], None] | None = None,
     on_prefill: Callable[[int, int], None] | None = None,
     **settings: Any,
-) -> Answer:
-    """Evaluate what is kept of a prompt, and generate behind it.
+) -> Generation:
+    """Evaluate what is kept of a prompt, and generate after it; with the first logits.
 
     Parameters
     ----------
@@ -66,7 +53,6 @@ def answer(
     UsageError, ModelDamaged : see ``generate``
     """
     stages = _Stages(meter or Meter(), on_tokens, on_prefill)
-    rule = _FirstLogits(accept_rule)
     stages.meter.begin(PREFILL)
     started_ns = perf_counter_ns()
     n_before = 0
@@ -83,7 +69,8 @@ def answer(
             positions=None if places is None else places[n_before:],
             sampler=sampler,
             drafter=drafter,
-            accept_rule=rule,
+            accept_rule=accept_rule,
+            first_logits=True,
             on_tokens=stages.on_tokens,
             on_prefill=stages.on_prefill,
             **settings,
@@ -94,7 +81,7 @@ def answer(
     run.prefill_ns += before_ns
     if run.first_token_ns is not None:
         run.first_token_ns += before_ns
-    return Answer(run, rule.logits)
+    return run
 
 
 def _go_on(
@@ -156,22 +143,3 @@ class _Stages:
             self.meter.begin(DECODE)
         if self.then_tokens is not None:
             self.then_tokens(tokens, n_from_draft)
-
-
-class _FirstLogits:
-    """An accept rule that keeps the logits which it is asked about first."""
-
-    def __init__(self, rule: AcceptRule) -> None:
-        self._rule = rule
-        self.logits: NDArray[np.float32] | None = None
-
-    def __call__(
-        self,
-        sampler: Sampler,
-        logits: NDArray[np.float32],
-        draft: Sequence[int],
-        stop: AbstractSet[int],
-    ) -> Verdict:
-        if self.logits is None:
-            self.logits = logits[-1].copy()
-        return self._rule(sampler, logits, draft, stop)

@@ -36,7 +36,7 @@ FIRST_TOKEN = """
 import json, sys, time
 start = time.perf_counter()
 from draftsmith.engine.host import peak_rss_bytes
-from draftsmith.engine.model import load_model
+from draftsmith.engine.transformer.model import load_model
 imported = time.perf_counter()
 model = load_model(sys.argv[1], n_threads=int(sys.argv[2]))
 loaded = time.perf_counter()

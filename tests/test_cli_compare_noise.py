@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.cli.generate.comparison import Comparison
-from draftsmith.cli.generate.noise import judge, warn_of_noise
+from draftsmith.cli.generate.noise import warn_of_noise
 from draftsmith.cli.generate.report import _comparison, comparison_keys
 from draftsmith.cli.output import Output
-from draftsmith.engine.decode.generate import Generation
+from draftsmith.engine.decode.comparison import Comparison
+from draftsmith.engine.decode.generation import Generation
+from draftsmith.engine.decode.noise import judge
 
 MS = 1_000_000
 # A pass over one token takes 10 ms, over 8 tokens 17 ms.

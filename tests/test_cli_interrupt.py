@@ -124,7 +124,7 @@ def test_in_a_callback_from_c(then: str) -> None:
 KILLED_WHILE_SPILLING = """
 import os, signal, sys
 from draftsmith.cli.main import run
-from draftsmith.ngram import count, run_store
+from draftsmith.ngram.cache import count, run_store
 
 count._LARGEST_BATCH = 5_000
 made, spill = run_store.RunStore.__init__, run_store.RunStore._spill

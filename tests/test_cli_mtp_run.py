@@ -17,9 +17,6 @@ from cache_dicts import cache_of
 from conftest import Done
 from draftsmith.cli import mtp_run
 from draftsmith.cli.generate import (
-    comparison as compare,
-)
-from draftsmith.cli.generate import (
     stream,
     suite_figures,
 )
@@ -37,7 +34,8 @@ from draftsmith.cli.generate.suite_report import figure_of, record_of
 from draftsmith.engine.chat import template as chat
 from draftsmith.engine.chat import worker as chat_worker
 from draftsmith.engine.chat.template import ChatTemplate
-from draftsmith.engine.decode.generate import Generation
+from draftsmith.engine.decode import comparison as compare
+from draftsmith.engine.decode.generation import Generation
 from draftsmith.engine.errors import ExitStatus
 from draftsmith.mtp import shipped
 from draftsmith.ngram.cache.file import write_cache

@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from draftsmith.engine.decode.generate import Drafter, Generation, generate
+from draftsmith.engine.decode.generate import generate
+from draftsmith.engine.decode.generation import Generation, Round
 from draftsmith.engine.decode.pacer import Pacer
+from draftsmith.engine.decode.protocols import Drafter
 from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import ModelDamaged, UsageError
 from draftsmith.engine.transformer.model import Taps
@@ -839,3 +841,36 @@ def test_without_positions_none_are_given() -> None:
             model, HashCache(), PROMPT, sampler=sampler_of(0.0), n_predict=1,
             positions=np.arange(2, dtype=np.int64),
         )  # fmt: skip
+
+
+def test_tells_of_each_round() -> None:
+    """Rounds that are not told, or what stands of a draft counted from what was only watched."""
+    told: list[Round] = []
+    done = run(ListDrafter(guesses(0.0)["mixed"]), draft_max=4, on_round=told.append)
+    assert len(told) == done.n_rounds
+    assert sum(one.n_verified for one in told) == done.n_drafted
+    assert sum(one.n_stand for one in told) == done.n_accepted
+    assert done.tokens[1:] == [token for one in told for token in one.tokens]
+
+
+def test_keeps_the_first_logits_on_request() -> None:
+    """Logits of a later token, or of a buffer that the next pass overwrites."""
+    done = run(first_logits=True)
+    assert done.first_logits is not None
+    assert int(done.first_logits.argmax()) == done.tokens[0]
+    assert run().first_logits is None
+
+
+def test_another_reader_sees_the_prompt() -> None:
+    """What passes computed, shown to the drafter alone."""
+    seen: list[int] = []
+
+    class Reader:
+        feature_layers: Sequence[int] = ()
+
+        def see(self, tokens: NDArray[np.int32], hidden: Any, features: Any) -> None:
+            seen.extend(tokens.tolist())
+
+    done = run(reader=Reader(), model=OpenModel(), n_predict=0)
+    assert done.tokens == []
+    assert seen == list(PROMPT)

@@ -415,7 +415,6 @@ def test_same_times_same_choices() -> None:
 
 def test_a_fixed_draft_is_as_long_as_it_says() -> None:
     """A draft cut where a paced one is."""
-    assert Pacer(100, fixed=True).n_to_draft(90) == 90
     assert Pacer(100).draft_max == 64
 
 

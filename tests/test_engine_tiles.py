@@ -213,7 +213,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 import test_engine_tiles as tests
-from draftsmith.engine import tile_kernels
+from draftsmith.engine.transformer import tile_kernels
 assert not tile_kernels.HAS_AVX2 and not tile_kernels.HAS_FMA
 for kind in tests.FORMS:
     tests.test_products(kind)

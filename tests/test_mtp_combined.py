@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.engine.decode.generate import ConfidentDrafter, SourcedDrafter, TrunkReader
+from draftsmith.engine.decode.protocols import ConfidentDrafter, SourcedDrafter, TrunkReader
 from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.transformer.model import load_model
 from draftsmith.mtp.combined import CombinedDrafter

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from draftsmith.engine.decode.generate import Generation, TrunkReader, generate
+from draftsmith.engine.decode.generate import generate
+from draftsmith.engine.decode.generation import Generation
+from draftsmith.engine.decode.protocols import TrunkReader
 from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import InputMalformed, UsageError
 from draftsmith.engine.gguf.file import read_metadata

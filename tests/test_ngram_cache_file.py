@@ -690,9 +690,9 @@ import sys
 from pathlib import Path
 import numpy as np
 from draftsmith.engine.errors import DraftsmithError
-from draftsmith.ngram.cache_file import open_cache
-from draftsmith.ngram.drafter import NgramDrafter
-from draftsmith.ngram.replay import replay
+from draftsmith.ngram.cache.file import open_cache
+from draftsmith.ngram.lookup.drafter import NgramDrafter
+from draftsmith.ngram.lookup.replay import replay
 
 tokens = np.random.default_rng(1).integers(0, 9, 2049).astype(np.int32)
 for path in sorted(Path(sys.argv[1]).iterdir()):

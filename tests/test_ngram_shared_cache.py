@@ -202,7 +202,7 @@ def test_a_lock_file_where_folders_have_no_locks(
 
 ADDS = """
 import sys
-from draftsmith.ngram.shared_cache import add_counts, count_generated
+from draftsmith.ngram.cache.shared import add_counts, count_generated
 path, token, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 new = count_generated([1, 2, 3], [token, 9], n_vocab=50, fingerprint=bytes(range(1, 33)))
 print("ready", flush=True)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from draftsmith.engine import host
+from draftsmith.engine.decode.generation import Generation
 from draftsmith.engine.decode.sampling import Sampler, SamplingParams
 from draftsmith.engine.errors import InputMalformed, InputUnreadable, UsageError
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
@@ -42,7 +43,7 @@ from draftsmith.prefill.scorers.other_tokenizer import OtherTokenizerScorer
 from draftsmith.prefill.scorers.scores import Scorer, Scores
 from draftsmith.prefill.scorers.windows import Windows
 from draftsmith.prefill.select import Refusal, Refused, Selection
-from draftsmith.prefill.target import FIRST_TOKEN, PREFILL, Answer, answer, first_token_kl
+from draftsmith.prefill.target import FIRST_TOKEN, PREFILL, answer, first_token_kl
 from toy_gguf import write_toy
 from toy_model import SMALL, write_model
 
@@ -100,7 +101,7 @@ def choice_of(
     return choose(parts, opened, Settings(**settings), n_room, Meter())
 
 
-def answer_of(model: Model, choice: Choice, n: int = 12, **settings: Any) -> Answer:
+def answer_of(model: Model, choice: Choice, n: int = 12, **settings: Any) -> Generation:
     cache = model.new_cache(choice.kept.size + n)
     sampler = Sampler(SamplingParams(temperature=0.0))
     return answer(model, cache, choice, sampler=sampler, n_predict=n, **settings)
@@ -239,13 +240,13 @@ def test_all_kept_is_a_prefill_in_full(model: Model, parts: PromptParts, positio
     logits = model.forward(parts.ids, model.new_cache(parts.n)).logits
     assert found.first_logits is not None
     assert (found.first_logits == logits[-1]).all()
-    assert found.run.tokens == answer_of(model, whole(parts)).run.tokens
+    assert found.tokens == answer_of(model, whole(parts)).tokens
 
 
 def test_a_refusal_is_a_prefill_in_full(model: Model, parts: PromptParts) -> None:
     """A refusal that drops something."""
     refused = answer_of(model, choice_of(parts, CountingScorer(np.nan)))
-    assert refused.run.tokens == answer_of(model, whole(parts)).run.tokens
+    assert refused.tokens == answer_of(model, whole(parts)).tokens
     assert (refused.first_logits == answer_of(model, whole(parts)).first_logits).all()
 
 
@@ -256,7 +257,7 @@ def test_kept_tokens_alone_are_read(model: Model, parts: PromptParts) -> None:
         for positions in ("repacked", "original")
     )
     choice = choice_of(parts)
-    assert repacked.run.prompt_tokens == choice.kept.size
+    assert repacked.prompt_tokens == choice.kept.size
     cache = model.new_cache(choice.kept.size)
     assert (model.forward(choice.ids, cache).logits[-1] == repacked.first_logits).all()
     cache = model.new_cache(choice.kept.size)
@@ -269,7 +270,7 @@ def test_kept_tokens_alone_are_read(model: Model, parts: PromptParts) -> None:
 def test_text_behind_original_positions(model: Model, parts: PromptParts) -> None:
     """An answer whose tokens stand at other places than behind the prompt's end."""
     choice = choice_of(parts, positions="original")
-    run = answer_of(model, choice, n=6).run
+    run = answer_of(model, choice, n=6)
     ids = np.concatenate((choice.ids, run.tokens[:-1]))
     places = np.concatenate((choice.kept, parts.n + np.arange(5)))
     logits = model.forward(ids, model.new_cache(ids.size), rows="all", positions=places).logits
@@ -328,8 +329,8 @@ def test_one_pass_over_all_is_a_prefill_in_full(
         assert (found.first_logits == full.first_logits).all()
     else:  # sums over blocks are not those over splits of 256
         np.testing.assert_allclose(found.first_logits, full.first_logits, atol=1e-2)  # type: ignore[arg-type]
-    assert found.run.tokens == full.run.tokens
-    assert found.run.prompt_tokens == parts.n
+    assert found.tokens == full.tokens
+    assert found.prompt_tokens == parts.n
 
 
 def test_one_pass_from_the_first_layer_is_two(model: Model, parts: PromptParts) -> None:
@@ -343,7 +344,7 @@ def test_one_pass_from_the_first_layer_is_two(model: Model, parts: PromptParts) 
     sampler = Sampler(SamplingParams(temperature=0.0, repeat_penalty=1.3))
     expected = answer(model, cache, choice, sampler=sampler, n_predict=12)
     assert (found.first_logits == expected.first_logits).all()
-    assert found.run.tokens == expected.run.tokens
+    assert found.tokens == expected.tokens
 
 
 def test_one_pass_takes_over_what_was_scored(model: Model, parts: PromptParts) -> None:
@@ -436,7 +437,7 @@ def test_longer_than_the_window(model: Model, tokenizer: Tokenizer) -> None:
     assert choice.kept.size <= 500
     assert choice.budget_cut == round(0.5 * parts.n) - 500
     assert NEEDLE in tokenizer.decode(choice.ids)
-    assert answer_of(model, choice).run.prompt_tokens == choice.kept.size
+    assert answer_of(model, choice).prompt_tokens == choice.kept.size
 
 
 # --- calibrations ---------------------------------------------------------------------------------

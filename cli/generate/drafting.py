@@ -10,8 +10,9 @@ from ...engine.errors import UsageError
 from ..drafter_request import check_caches, check_draft_max
 
 if TYPE_CHECKING:
+    from ...engine.decode.drafting import Drafting
     from ...ngram.cache.ngram_cache import NgramCache
-    from ...ngram.draft_origins import TallyPacer
+    from ...ngram.drafters.counts import OriginCounts
     from ...ngram.drafters.drafter import SpecDrafter
     from ...ngram.drafters.settings import DrafterSpec
     from ...ngram.lookup.drafter import NgramDrafter
@@ -128,14 +129,15 @@ class NgramDrafting:
             n_tokens=n_tokens,
         )
 
-    def pacer(self, drafter: NgramDrafter | SpecDrafter) -> TallyPacer:
-        """Return the pacer of a text that begins now."""
-        from ...ngram.draft_origins import DrafterPacer, OriginPacer
-        from ...ngram.drafters.drafter import SpecDrafter
+    def drafting(self, drafter: NgramDrafter | SpecDrafter) -> tuple[Drafting, OriginCounts]:
+        """How a text is drafted that begins now, and what will be counted of it."""
+        from ...engine.decode.drafting import Drafting
+        from ...engine.decode.pacer import Pacer
+        from ...ngram.drafters.counts import OriginCounts
 
-        if isinstance(drafter, SpecDrafter):
-            return DrafterPacer(drafter, fixed=self.fixed)
-        return OriginPacer(drafter, fixed=self.fixed)
+        counts = OriginCounts(drafter)
+        pacer = None if self.fixed else Pacer(drafter.draft_max)
+        return Drafting(drafter, self.draft_max, pacer, on_round=counts), counts
 
     @property
     def options(self) -> dict[str, Any]:
@@ -179,10 +181,10 @@ def _single_spec(drafters: Sequence[str], *, upstream_exact: bool) -> DrafterSpe
     return spec
 
 
-def tally_keys(pacer: TallyPacer | None) -> dict[str, Any]:
+def tally_keys(counted: OriginCounts | None) -> dict[str, Any]:
     """Return the keys of drafted and accepted tokens by where they came from."""
     keys = {}
-    for name, counts in {} if pacer is None else pacer.tallies.items():
+    for name, counts in {} if counted is None else counted.tallies.items():
         for i, what in enumerate(("drafted", "accepted")):
             keys[f"{what}_by_{name}"] = {str(key): pair[i] for key, pair in counts.items()}
     return keys

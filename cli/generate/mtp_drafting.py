@@ -7,16 +7,18 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ...engine.errors import UsageError
-from .session import BAR_AFTER_S, Drafting, Session, Target
+from .session import BAR_AFTER_S, Session, Target
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ...engine.decode.acceptance import RejectSamples
-    from ...engine.decode.generate import Drafter
+    from ...engine.decode.drafting import Drafting
+    from ...engine.decode.pacer import Pacer
+    from ...engine.decode.protocols import Drafter
     from ...engine.transformer.hparams import ModelParams
     from ...mtp.combined import CombinedDrafter
-    from ...mtp.draft_counts import CountingPacer
+    from ...mtp.draft_counts import DraftCounts
     from ...mtp.head import MtpHead
     from ...mtp.head_file import HeadFile
     from ...mtp.limited import LimitedMtpDrafter
@@ -195,8 +197,8 @@ class Drafters:
             self._ngram = self._make_ngram(target, material, n_ctx, draft_most)
         self._both = self._combine()
         self._rule = self._make_rule()
-        self._pacers: dict[int, CountingPacer] = {}
-        self._pacer: CountingPacer | None = None
+        self._pacers: dict[int, Pacer] = {}
+        self._counts: DraftCounts | None = None
 
     def _make_mtp(self, head: MtpHead, n_ctx: int) -> LimitedMtpDrafter:
         from ...mtp.limited import LimitedMtpDrafter
@@ -261,23 +263,33 @@ class Drafters:
         draft_max : longest draft: the head's, or that of n-grams where there is no head
         afresh : the pacer knows nothing; else it knows what it learnt in earlier texts
         """
-        from ...mtp.draft_counts import CountingPacer
+        from ...engine.decode.acceptance import match_samples
+        from ...engine.decode.drafting import Drafting
+        from ...mtp.draft_counts import DraftCounts
 
         self.forget()
         if self._mtp is not None:
             self._mtp.draft_max = draft_max
-        n_most = draft_max if self._both is None else max(draft_max, self._request.ngram_max)
+        longest = draft_max if self._both is None else max(draft_max, self._request.ngram_max)
+        pacer = self._pacer(draft_max, longest, afresh=afresh)
+        self._counts = DraftCounts(self._origin)
+        return Drafting(
+            self.drafter,
+            longest if pacer is None else pacer.draft_max,
+            pacer,
+            match_samples if self._rule is None else self._rule,
+            self._counts,
+        )
+
+    def _pacer(self, draft_max: int, longest: int, *, afresh: bool) -> Pacer | None:
+        """The pacer of texts with such drafts, which are up to ``longest`` tokens; None: none."""
+        from ...engine.decode.pacer import Pacer
+
+        if self._request.fixed:
+            return None
         if afresh or draft_max not in self._pacers:
-            self._pacers[draft_max] = CountingPacer(
-                n_most,
-                self._origin,
-                drawn=self._draws,
-                fixed=self._request.fixed,
-            )
-        self._pacer = self._pacers[draft_max]
-        self._pacer.count_afresh()
-        # not n_most: the pacer may draft less, and a draft that is not paced is to be as long
-        return Drafting(self.drafter, self._pacer.draft_max, self._pacer, self._rule)
+            self._pacers[draft_max] = Pacer(longest, drawn=self._draws)
+        return self._pacers[draft_max]
 
     def forget(self) -> None:
         """Go on to another text, with the same random numbers."""
@@ -287,7 +299,7 @@ class Drafters:
 
     def origins(self) -> dict[str, tuple[list[int], list[int]]]:
         """Drafted and accepted tokens by origin and position, since the last ``begin``."""
-        return {} if self._pacer is None else self._pacer.positions
+        return {} if self._counts is None else self._counts.positions
 
     def _origin(self) -> str:
         if self._both is not None:
@@ -326,8 +338,8 @@ def warm_up(drafters: Drafters, session: Session) -> None:
     import numpy as np
 
     from ...engine.decode.generate import generate
+    from ...engine.decode.generation import whole
     from ...engine.decode.sampling import Sampler, SamplingParams
-    from .comparison import whole
 
     prompt = np.zeros(WARM_PROMPT, np.int32)
     for part in drafters.parts:

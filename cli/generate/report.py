@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ..formats import number, percent
 from ..memory_report import run_rows
 from ..output import Table
-from .comparison import Comparison, middle, speeds
 
 if TYPE_CHECKING:
-    from ...engine.decode.generate import Generation
+    from ...engine.decode.comparison import Comparison
+    from ...engine.decode.generation import Generation
 
 # Positions shown one by one; a longer draft's tail becomes one row.
 POSITIONS_SHOWN = 16
@@ -84,7 +84,8 @@ def comparison_keys(comparison: Comparison | None) -> dict[str, Any]:
             *("step_n_past", "step_ms", "step_ms_least", "step_cost"),
         )
         return dict.fromkeys(names)
-    from .noise import judge
+    from ...engine.decode.comparison import middle, speeds
+    from ...engine.decode.noise import judge
 
     ratios = comparison.ratios()
     verdict = judge(comparison)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from ...engine.errors import InputEmpty, UsageError
 from .prompt import PromptRequest, plain_text, read_prompt
@@ -19,9 +19,8 @@ from .prompt import PromptRequest, plain_text, read_prompt
 if TYPE_CHECKING:
     import numpy as np
 
-    from ...engine.decode.acceptance import AcceptRule
-    from ...engine.decode.generate import Drafter, Generation
-    from ...engine.decode.pacer import Pacer
+    from ...engine.decode.drafting import DraftArguments, Drafting
+    from ...engine.decode.generation import Generation
     from ...engine.decode.sampling import SamplingParams
     from ...engine.gguf.file import GgufMetadata
     from ...engine.tokens.stop_strings import StopStream, StopStrings
@@ -127,29 +126,6 @@ class Plan(Target):
         if self.n_predict < 0:
             return self.n_ctx
         return self.prompt.size + max(0, self.n_predict - 1)  # the last one is not evaluated
-
-
-@dataclass(frozen=True)
-class Drafting:
-    """How a text is drafted.
-
-    Attributes
-    ----------
-    draft_max : most tokens of a draft
-    pacer : shortens drafts to what pays; None: always draft_max
-    rule : decides how much of a draft stands; None: samples have to match
-    """
-
-    drafter: Drafter
-    draft_max: int
-    pacer: Pacer | None = None
-    rule: AcceptRule | None = None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What ``engine.generate.generate`` is told of it."""
-        known = {"drafter": self.drafter, "draft_max": self.draft_max, "pacer": self.pacer}
-        return known if self.rule is None else known | {"accept_rule": self.rule}
 
 
 def read_target(request: RunRequest, stages: Stages, out: Output) -> Target:
@@ -296,6 +272,7 @@ class Session:
         from ...engine.decode.generate import generate
         from ...engine.decode.sampling import Sampler
 
+        more: DraftArguments = {} if drafting is None else drafting.arguments
         with prefill_bar(out) as on_prefill:
             return generate(
                 self.model,
@@ -308,7 +285,7 @@ class Session:
                 on_tokens=printer.add,
                 on_prefill=on_prefill,
                 n_batch=self.plan.n_batch,
-                **({} if drafting is None else drafting.arguments),
+                **more,
             )
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ...engine.errors import UsageError
-from .comparison import Start
-from .session import Drafting, Plan, Session, Target
+from .session import Plan, Session, Target
 from .suite_figures import Bounds, Cell, rounds_by_length
 
 if TYPE_CHECKING:
-    from ...engine.decode.generate import Generation
+    from ...engine.decode.comparison import Start
+    from ...engine.decode.drafting import Drafting
+    from ...engine.decode.generation import Generation
     from ...mtp.suite import SuitePrompt
     from ..chat_options import ChatOptions
     from ..inputs import Stages
@@ -149,7 +150,9 @@ def _cells(
     work: _Work,
 ) -> list[Cell]:
     """Measure one prompt with all draft lengths."""
-    start = Start(session, drafters.drafter)
+    from ...engine.decode.comparison import Start
+
+    start = Start(session.model, session.cache, task.plan, drafters.drafter)
     cells = []
     for k, draft_max in enumerate(settings.draft_maxes):
         drafting = drafters.begin(draft_max)
@@ -194,6 +197,7 @@ def _forced(
     """Generate the text with no draft accepted, and with all, and time the passes there were."""
     import numpy as np
 
+    from ...engine.decode.drafting import Drafting
     from ...mtp.forced import perfect, reject_all
 
     drafter, draft_max = drafting.drafter, drafting.draft_max

@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...engine.decode.generate import Generation
+    from ...engine.decode.generation import Generation
 
 ORIGINS = ("mtp", "ngram")
 

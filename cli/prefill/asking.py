@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from ..generate.session import prefill_bar
 
 if TYPE_CHECKING:
-    from ...engine.decode.generate import Generation
+    from ...engine.decode.drafting import DraftArguments
+    from ...engine.decode.generation import Generation
     from ...prefill.meter import Meter
     from ...prefill.pipeline import Choice, Settings
     from ...prefill.scorers.one_pass import Begun
     from ...prefill.scorers.scores import OpenScorer
-    from ...prefill.target import Answer
     from ..generate.session import Target
     from ..generate.stream import TextPrinter
     from ..output import Output
@@ -54,6 +54,7 @@ class Asked:
 
     Attributes
     ----------
+    run : the answer's generation, with its first logits
     ttft_s : from the request's text to the first token, loading left out; None: there is none
     load_s : loading of weights between the request and the answer
     one_pass : kept tokens went on from the layer where they were scored
@@ -61,18 +62,13 @@ class Asked:
     """
 
     choice: Choice
-    answer: Answer
+    run: Generation
     meter: Meter
     text: str
     ttft_s: float | None
     load_s: float
     one_pass: bool
     origins: dict[str, tuple[list[int], list[int]]]
-
-    @property
-    def run(self) -> Generation:
-        """The answer's generation."""
-        return self.answer.run
 
 
 def ask_once(
@@ -169,7 +165,9 @@ def _answer(
 
     session = models.session()
     drafters = models.drafters
-    drafting = {} if drafters is None else drafters.begin(request.draft_max).arguments
+    drafting: DraftArguments = {}
+    if drafters is not None:
+        drafting = drafters.begin(request.draft_max).arguments
     before_s = clock.work_s
     target = request.target
     with prefill_bar(out) as on_prefill:
@@ -189,10 +187,10 @@ def _answer(
             **drafting,
         )
     printer.finish()
-    first_ns = found.run.first_token_ns
+    first_ns = found.first_token_ns
     return Asked(
         choice=choice,
-        answer=found,
+        run=found,
         meter=meter,
         text=printer.text,
         ttft_s=None if first_ns is None else before_s + first_ns / 1e9,

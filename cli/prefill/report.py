@@ -114,8 +114,8 @@ def compare_keys(speculative: Sequence[Asked], full: Sequence[Asked]) -> dict[st
     ratios = [b / a for a, b in pairs]
     tokens, tokens_full = one.run.tokens, other.run.tokens
     kl = None
-    if one.answer.first_logits is not None and other.answer.first_logits is not None:
-        kl = first_token_kl(other.answer.first_logits, one.answer.first_logits)
+    if one.run.first_logits is not None and other.run.first_logits is not None:
+        kl = first_token_kl(other.run.first_logits, one.run.first_logits)
     keys = stage_keys(other)
     return {
         "ttft_full_ms": median(b for _, b in pairs) * 1e3 if pairs else None,

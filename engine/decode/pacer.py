@@ -115,24 +115,21 @@ class Pacer:
 
     Parameters
     ----------
-    draft_max : most tokens a draft, 0 or more; what is above 64 counts as 64, unless ``fixed``
+    draft_max : most tokens a draft, 0 or more; what is above 64 counts as 64
     drawn : drafts are drawn at random and stand by ``RejectSamples``: how many of them are
         verified is then settled before they are seen, without regard to confidences
-    fixed : draft as much as there is room for, whether it pays or not
 
     Raises
     ------
     UsageError : draft_max below 0
     """
 
-    def __init__(self, draft_max: int, *, drawn: bool = False, fixed: bool = False) -> None:
+    def __init__(self, draft_max: int, *, drawn: bool = False) -> None:
         if draft_max < 0:
             raise UsageError(f"draft_max {draft_max} is below 0", remedy="give 0 or more")
-        longest = min(draft_max, _LONGEST)  # that is timed, and scored
-        self.draft_max = draft_max if fixed else longest
+        self.draft_max = min(draft_max, _LONGEST)
         self._drawn = drawn
-        self._fixed = fixed
-        self._costs = StepCosts(longest + 1)
+        self._costs = StepCosts(self.draft_max + 1)
         self._records: dict[str, TrackRecord] = {}
         self._record = self._record_of("")  # of the source that was last asked
         self._plain_ns: list[int] = []  # of single steps, not learnt from yet
@@ -164,10 +161,10 @@ class Pacer:
         origins : 1 or more that would give a draft, in the order of preference among equals
         """
         room = max(0, min(room, self.draft_max))
-        origin = origins[0] if len(origins) == 1 or self._fixed else self._promising(room, origins)
+        origin = origins[0] if len(origins) == 1 else self._promising(room, origins)
         self._record = self._record_of(origin)
         self._confidences = ()
-        self._n_asked = room if self._fixed else self._n_to_ask(self._record, room)
+        self._n_asked = self._n_to_ask(self._record, room)
         if self._drawn:
             self._n_settled = self._n_to_verify(self._n_asked)
         return origin, self._n_asked
@@ -179,8 +176,6 @@ class Pacer:
         ----------
         confidences : [n_drafted] of 0 to 1, the drafter's; empty: it has none
         """
-        if self._fixed:
-            return n_drafted
         if self._drawn:
             return min(n_drafted, self._n_settled)
         self._confidences = confidences
@@ -205,9 +200,6 @@ class Pacer:
         verify_ns : time of the forward pass and the sampling
         draft_ns : time that the drafter took; None where it was not called
         """
-        self.count(n_verified, n_alike(draft[:n_verified], tokens))
-        if self._fixed:
-            return
         record = self._record
         self._measure(n_verified, verify_ns)
         self._since_plain_ns = self._since_plain_ns + verify_ns if n_verified else 0.0
@@ -223,13 +215,6 @@ class Pacer:
             self._expected_record, self._expected_confidences = record, self._confidences
         self._score(tokens)
         self._n_asked, self._confidences = 0, ()
-
-    def count(self, n_verified: int, n_stand: int) -> None:
-        """Hear of a round's draft how much was evaluated and how much stands; for those who count.
-
-        Only here is it known which drafted tokens were evaluated, and the drafter still knows the
-        draft, for it was not asked for another.
-        """
 
     def _record_of(self, origin: str) -> TrackRecord:
         if origin not in self._records:
