@@ -155,6 +155,20 @@ class ChatOptions:
         return ChatOptions()
 
 
+@dataclass(frozen=True)
+class TemplateOptions:
+    """The options of the chat template, for a command's signature."""
+
+    chat_template_file: TemplateFile = None
+    chat_template_kwargs: TemplateKwargs = None
+    reasoning: Reasoning = None
+
+    @property
+    def chosen(self) -> ChatOptions:
+        """What they say, not checked."""
+        return ChatOptions(self.chat_template_file, self.chat_template_kwargs, self.reasoning)
+
+
 def note_unknown(asks_for: Any, values: Mapping[str, Any], out: Output) -> None:
     """Say which variables change nothing, as the template does not ask for them."""
     unknown = [name for name in values if not asks_for(name)]

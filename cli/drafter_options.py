@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -94,3 +95,17 @@ ShowExamples = Annotated[
         "option that puts your text into the output.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class DraftersOptions:
+    """Which drafters replay what, and what is said of them."""
+
+    drafter: Drafters = None
+    upstream_exact: UpstreamExact = False
+    carry: CarryOption = None
+    server_like: ServerLike = False
+    chat: Chat = False
+    advise: Advise = False
+    cost: Cost = None
+    show_examples: ShowExamples = False

@@ -13,7 +13,6 @@ import typer
 
 from ..engine.errors import InputTooShort, UsageError
 from . import chat_options, options
-from .chat_options import ChatOptions
 from .formats import number, size
 from .lookup_counting import CountRequest
 from .output import Output, Table
@@ -30,6 +29,9 @@ def command(
     context: typer.Context,
     model: options.Model,
     file: options.Files,
+    template: chat_options.TemplateOptions,
+    corpus: options.CorpusOptions,
+    shown: options.RowsOptions,
     target: Annotated[
         str,
         typer.Option("-lcs", "--lookup-cache-static", metavar="OUT", help="The cache to write."),
@@ -50,8 +52,6 @@ def command(
         ),
     ] = 2,
     format: options.Format = options.CacheFormat.NATIVE,
-    field: options.Field = None,
-    escape: options.Escape = False,
     chat: Annotated[
         bool,
         typer.Option(
@@ -64,11 +64,6 @@ def command(
         bool,
         typer.Option("--answers", help="Of conversations, count what the assistant said, alone."),
     ] = False,
-    chat_template_file: chat_options.TemplateFile = None,
-    chat_template_kwargs: chat_options.TemplateKwargs = None,
-    reasoning: chat_options.Reasoning = None,
-    as_text: options.AsText = False,
-    strict: options.Strict = False,
     threads: options.ThreadsOfCorpus = None,
     max_memory: Annotated[
         str | None,
@@ -88,10 +83,6 @@ def command(
             "such as s3://bucket/*.txt.",
         ),
     ] = None,
-    json: options.Json = False,
-    csv: options.Csv = False,
-    no_header: options.NoHeader = False,
-    quiet: options.Quiet = False,
 ) -> Callable[[], None]:
     """Make an n-gram cache from texts.
 
@@ -100,7 +91,7 @@ def command(
     """
     from ..engine.sizes import parse_size
 
-    out = Output.from_options(json=json, csv=csv, no_header=no_header, quiet=quiet)
+    out = shown.output
     if ngram_min > ngram_max:
         raise UsageError(
             f"--ngram-min {ngram_min} is above --ngram-max {ngram_max}",
@@ -115,23 +106,23 @@ def command(
         )
     if chat or answers:
         flag = "--answers" if answers else "--chat"
-        _refuse_beside(flag, ("--field", field), ("--text", as_text), ("--escape", escape),
-                       ("--dask", dask))  # fmt: skip
-    template = ChatOptions(chat_template_file, chat_template_kwargs, reasoning)
+        _refuse_beside(flag, ("--field", corpus.field), ("--text", corpus.as_text),
+                       ("--escape", corpus.escape), ("--dask", dask))  # fmt: skip
+    asked = template.chosen
     if not (chat or answers):
-        template = template.unused(context, "give --chat too, or leave it out")
+        asked = asked.unused(context, "give --chat too, or leave it out")
     request = CountRequest(
         model=model,
         files=file + (more or []),
         target=target,
         format=format.value,
-        field=field,
-        escape=escape,
-        is_text=as_text,
-        strict=strict,
+        field=corpus.field,
+        escape=corpus.escape,
+        is_text=corpus.as_text,
+        strict=corpus.strict,
         chat=chat or answers,
         answers=answers,
-        template=template,
+        template=asked,
         n_threads=threads,
         max_memory=None if max_memory is None else parse_size("--max-memory", max_memory, least=0),
         dask=dask,

@@ -12,11 +12,11 @@ import typer
 
 from ..engine.errors import DraftsmithError, UsageError
 from . import chat_options, drafter_options, options
-from .chat_options import ChatOptions
 from .generate import options as run_options
 from .generate.drafting import NgramDrafting, tally_keys
 from .generate.prompt import PromptRequest
 from .generate.session import RunRequest
+from .generate.stream import Color
 from .output import Output
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ TURNS = 3
 
 
 @dataclass(frozen=True)
-class Request:
+class LookupRequest:
     """The options of one call.
 
     Attributes
@@ -45,22 +45,17 @@ class Request:
     run: RunRequest
     prompt: PromptRequest
     drafting: NgramDrafting
-    color: run_options.Color
+    color: Color
     n_turns: int
 
 
 def command(
     context: typer.Context,
     model: run_options.Model,
-    prompt: run_options.Prompt = None,
-    file: run_options.PromptFile = None,
-    chat_file: chat_options.ChatFile = None,
-    chat: run_options.Chat = False,
-    system: run_options.System = None,
-    chat_template_file: chat_options.TemplateFile = None,
-    chat_template_kwargs: chat_options.TemplateKwargs = None,
-    reasoning: chat_options.Reasoning = None,
-    escape: options.Escape = False,
+    prompt: run_options.PromptOptions,
+    template: chat_options.TemplateOptions,
+    run: run_options.RunOptions,
+    shown: options.ResultOptions,
     static: Annotated[
         str | None,
         typer.Option(
@@ -81,31 +76,17 @@ def command(
     draft_fixed: run_options.DraftFixed = False,
     drafter: drafter_options.DrafterOfText = None,
     upstream_exact: drafter_options.UpstreamExactOfText = False,
-    n_predict: run_options.NPredict = -1,
-    n_ctx: run_options.CtxSize = 0,
     temperature: run_options.Temperature = run_options.TEMPERATURE,
-    top_k: run_options.TopK = 40,
-    top_p: run_options.TopP = 0.95,
-    min_p: run_options.MinP = 0.05,
-    repeat_penalty: run_options.RepeatPenalty = 1.0,
-    repeat_last_n: run_options.RepeatLastN = 64,
-    seed: run_options.Seed = -1,
-    ignore_eos: run_options.IgnoreEos = False,
-    stop: run_options.Stop = None,
     compare: run_options.Compare = False,
     repeat: run_options.Repeat = None,
-    n_batch: run_options.BatchSize = 512,
-    threads: run_options.Threads = None,
-    color: run_options.ColorOption = run_options.Color.AUTO,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    color: run_options.ColorOption = Color.AUTO,
 ) -> Callable[[], None]:
     """Generate a text with n-gram drafting.
 
     The text goes to stdout as it comes, accepted draft tokens coloured, and the figures to stderr
     behind it; with --compare or --json the figures go to stdout.
     """
-    out = Output.from_options(json=json, csv=False, no_header=False, quiet=quiet)
+    out = shown.output
     if repeat is not None and not compare:
         raise UsageError("--repeat is for --compare", remedy="give --compare too, or neither")
     drafting = NgramDrafting.from_options(
@@ -122,35 +103,10 @@ def command(
             "--compare with --draft-max 0 compares nothing",
             remedy="give a --draft-max of 1 or more",
         )
-    asked = PromptRequest.from_options(
-        prompt,
-        file,
-        chat_file,
-        chat=chat,
-        system=system,
-        escape=escape,
-        template=ChatOptions(chat_template_file, chat_template_kwargs, reasoning),
-        context=context,
-    )
-    run = RunRequest(
-        model=model,
-        n_ctx=n_ctx,
-        n_predict=n_predict,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repeat_penalty=repeat_penalty,
-        repeat_last_n=repeat_last_n,
-        seed=seed,
-        ignore_eos=ignore_eos,
-        n_batch=n_batch,
-        n_threads=threads,
-        stop_texts=tuple(stop or ()),
-        escape=escape,
-    )
+    asked = prompt.request(template, context)
+    wanted = run.request(model, temperature, escape=prompt.escape)
     n_turns = (repeat or TURNS) if compare else 0
-    return partial(run_lookup, Request(run, asked, drafting, color, n_turns), out)
+    return partial(run_lookup, LookupRequest(wanted, asked, drafting, color, n_turns), out)
 
 
 @dataclass(frozen=True)
@@ -175,7 +131,7 @@ class Made:
     failure: BaseException | None = None
 
 
-def run_lookup(request: Request, out: Output) -> None:
+def run_lookup(request: LookupRequest, out: Output) -> None:
     """Do what the command says and print the result."""
     from ..engine.decode.comparison import step_sizes
     from ..engine.jit import CompileWatch
@@ -224,7 +180,7 @@ def run_lookup(request: Request, out: Output) -> None:
         raise made.failure
 
 
-def _generated(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
+def _generated(request: LookupRequest, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate once, and teach the dynamic cache what was generated."""
     from .generate.stream import TextPrinter
 
@@ -251,7 +207,7 @@ def _generated(request: Request, session: Session, drafter: AnyDrafter, out: Out
     return Made(run, counts, printer.text, None, dynamic_bytes, failure)
 
 
-def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> int | None:
+def _learn(request: LookupRequest, plan: Plan, tokens: Sequence[int], out: Output) -> int | None:
     """Add what was generated to the dynamic cache, and return its bytes; None: nothing to add."""
     from ..ngram.cache.shared import add_counts, count_generated
 
@@ -267,7 +223,7 @@ def _learn(request: Request, plan: Plan, tokens: Sequence[int], out: Output) -> 
     return add_counts(path, new, on_wait=lambda: out.note(f"waiting for another run: {path}"))
 
 
-def _compared(request: Request, session: Session, drafter: AnyDrafter, out: Output) -> Made:
+def _compared(request: LookupRequest, session: Session, drafter: AnyDrafter, out: Output) -> Made:
     """Generate with and without drafts in turns; nothing is shown or learnt."""
     from ..engine.decode.comparison import step_sizes
     from .generate.comparison import compare
@@ -288,7 +244,7 @@ def _compared(request: Request, session: Session, drafter: AnyDrafter, out: Outp
     return Made(run, counted[comparison.typical], text, comparison)
 
 
-def _drafter_keys(request: Request, made: Made) -> dict[str, Any]:
+def _drafter_keys(request: LookupRequest, made: Made) -> dict[str, Any]:
     """Return what drafted, if that has a name, and what each part of it came to."""
     keys = tally_keys(made.counts)
     spec = request.drafting.spec
@@ -297,7 +253,7 @@ def _drafter_keys(request: Request, made: Made) -> dict[str, Any]:
     return keys
 
 
-def _chosen(request: Request, plan: Plan) -> dict[str, Any]:
+def _chosen(request: LookupRequest, plan: Plan) -> dict[str, Any]:
     """Return the options of the record, as they were understood."""
     run = request.run
     return {

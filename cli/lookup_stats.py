@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import chat_options, drafter_options, options
-from .chat_options import ChatOptions
 from .drafter_request import DrafterOptions, DrafterRequest
 from .output import Output
 
@@ -25,7 +24,7 @@ NO_CACHE = "none"
 
 
 @dataclass(frozen=True)
-class Request:
+class SweepRequest:
     """The options of one call; every static cache, chunk length and draft length meets every other.
 
     A static cache of None is the row without one.
@@ -51,6 +50,10 @@ def command(
     context: typer.Context,
     model: options.Model,
     file: options.Files,
+    drafters: drafter_options.DraftersOptions,
+    template: chat_options.TemplateOptions,
+    corpus: options.CorpusOptions,
+    shown: options.RowsOptions,
     more: options.MoreFiles = None,
     static: Annotated[
         list[str] | None,
@@ -106,17 +109,6 @@ def command(
             help="Check every invariant of the caches first, not only checksums, ids and counts.",
         ),
     ] = False,
-    drafter: drafter_options.Drafters = None,
-    upstream_exact: drafter_options.UpstreamExact = False,
-    carry: drafter_options.CarryOption = None,
-    server_like: drafter_options.ServerLike = False,
-    chat: drafter_options.Chat = False,
-    chat_template_file: chat_options.TemplateFile = None,
-    chat_template_kwargs: chat_options.TemplateKwargs = None,
-    reasoning: chat_options.Reasoning = None,
-    advise: drafter_options.Advise = False,
-    cost: drafter_options.Cost = None,
-    show_examples: drafter_options.ShowExamples = False,
     plot: Annotated[
         str | None,
         typer.Option(
@@ -126,34 +118,26 @@ def command(
             "(needs draftsmith[plot]).",
         ),
     ] = None,
-    field: options.Field = None,
-    escape: options.Escape = False,
-    as_text: options.AsText = False,
-    strict: options.Strict = False,
     threads: options.Threads = None,
-    json: options.Json = False,
-    csv: options.Csv = False,
-    no_header: options.NoHeader = False,
-    quiet: options.Quiet = False,
 ) -> Callable[[], None]:
     """Replay a text: what would drafting save?
 
     Goes step by step as llama-lookup-stats does, and reports what that leaves out as well. Of
     equally good tokens the one with the lowest id is drafted.
     """
-    out = Output.from_options(json=json, csv=csv, no_header=no_header, quiet=quiet)
+    out = shown.output
     asked = DrafterRequest.from_options(
         DrafterOptions(
-            drafters=drafter,
-            upstream_exact=upstream_exact,
-            carry=carry,
-            server_like=server_like,
-            chat=chat,
-            template=ChatOptions(chat_template_file, chat_template_kwargs, reasoning),
+            drafters=drafters.drafter,
+            upstream_exact=drafters.upstream_exact,
+            carry=drafters.carry,
+            server_like=drafters.server_like,
+            chat=drafters.chat,
+            template=template.chosen,
             context=context,
-            advise=advise,
-            cost=cost,
-            show_examples=show_examples,
+            advise=drafters.advise,
+            cost=drafters.cost,
+            show_examples=drafters.show_examples,
         ),
         model=model,
         files=file + (more or []),
@@ -163,17 +147,17 @@ def command(
         has_draft_max=options.is_typed(context, "draft_max"),
         repeat=repeat,
         verify=verify,
-        field=field,
-        escape=escape,
-        is_text=as_text,
-        strict=strict,
+        field=corpus.field,
+        escape=corpus.escape,
+        is_text=corpus.as_text,
+        strict=corpus.strict,
         n_threads=threads,
         plot=plot,
-        csv=csv,
+        csv=shown.csv,
     )
     if asked is not None:
         return partial(_stats_of_drafters, asked, out)
-    request = Request(
+    request = SweepRequest(
         model=model,
         files=file + (more or []),
         statics=[None if path == NO_CACHE else path for path in static or [NO_CACHE]],
@@ -182,10 +166,10 @@ def command(
         draft_maxes=options.numbers("--draft-max", draft_max or ["3"], options.DRAFT_MOST),
         repeat=repeat,
         verify=verify,
-        field=field,
-        escape=escape,
-        is_text=as_text,
-        strict=strict,
+        field=corpus.field,
+        escape=corpus.escape,
+        is_text=corpus.as_text,
+        strict=corpus.strict,
         n_threads=threads,
         plot=plot,
     )
@@ -202,7 +186,7 @@ def _stats_of_drafters(request: DrafterRequest, out: Output) -> None:
     stats(request, out)
 
 
-def stats(request: Request, out: Output) -> None:
+def stats(request: SweepRequest, out: Output) -> None:
     """Do what the command says and print the result."""
     from ..engine.gguf.file import read_metadata
     from ..engine.host import n_usable_threads

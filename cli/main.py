@@ -110,8 +110,11 @@ def build_app() -> Any:
         mtp_run,
         output,
         plot,
+        prefill_calibrate,
+        prefill_niah,
         prefill_run,
     )
+    from .option_groups import spread
 
     app = typer.Typer(
         name="draftsmith",
@@ -133,13 +136,15 @@ def build_app() -> Any:
     ) -> None:
         """Measure what drafting saves before the big model's next token."""
 
-    app.command("lookup-create", cls=environment.Command)(lookup_create.command)
-    app.command("lookup-merge", cls=environment.Command)(lookup_merge.command)
-    app.command("lookup-stats", cls=environment.Command)(lookup_stats.command)
-    app.command("lookup-run", cls=environment.Command)(lookup_run.command)
-    app.command("mtp-run", cls=environment.Command)(mtp_run.command)
-    app.command("prefill-run", cls=environment.Command)(prefill_run.command)
-    app.command("fetch-model", cls=environment.Command)(fetch_model.command)
+    app.command("lookup-create", cls=environment.Command)(spread(lookup_create.command))
+    app.command("lookup-merge", cls=environment.Command)(spread(lookup_merge.command))
+    app.command("lookup-stats", cls=environment.Command)(spread(lookup_stats.command))
+    app.command("lookup-run", cls=environment.Command)(spread(lookup_run.command))
+    app.command("mtp-run", cls=environment.Command)(spread(mtp_run.command))
+    app.command("prefill-run", cls=environment.Command)(spread(prefill_run.command))
+    app.command("prefill-niah", cls=environment.Command)(spread(prefill_niah.command))
+    app.command("prefill-calibrate", cls=environment.Command)(spread(prefill_calibrate.command))
+    app.command("fetch-model", cls=environment.Command)(spread(fetch_model.command))
     app.command("plot-figure", cls=environment.Command, hidden=True)(plot.command)
     return app
 

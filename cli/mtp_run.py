@@ -17,6 +17,7 @@ from .generate import options as run_options
 from .generate.mtp_drafting import DrafterKind, DraftRequest, Verify
 from .generate.prompt import PromptRequest
 from .generate.session import RunRequest
+from .generate.stream import Color
 from .output import Output
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
 
 
 @dataclass(frozen=True)
-class Request:
+class MtpRequest:
     """The options of one call.
 
     Attributes
@@ -55,12 +56,17 @@ class Request:
     n_turns: int
     bounds: bool
     plot: str | None
-    color: run_options.Color
+    color: Color
 
 
 def command(
     context: typer.Context,
     model: run_options.Model,
+    prompt: run_options.PromptOptions,
+    template: chat_options.TemplateOptions,
+    caches: run_options.CacheOptions,
+    run: run_options.RunOptions,
+    shown: options.RowsOptions,
     suite_file: Annotated[
         str | None, typer.Argument(metavar="FILE.jsonl", help="Prompts for --suite.")
     ] = None,
@@ -77,9 +83,6 @@ def command(
         DrafterKind,
         typer.Option("--drafter", help="What drafts; mtp+ngram: the head where n-grams don't."),
     ] = DrafterKind.BOTH,
-    prompt: run_options.Prompt = None,
-    file: run_options.PromptFile = None,
-    chat_file: chat_options.ChatFile = None,
     suite: Annotated[
         bool,
         typer.Option(
@@ -88,14 +91,6 @@ def command(
             "or those of FILE.jsonl.",
         ),
     ] = False,
-    chat: run_options.Chat = False,
-    system: run_options.System = None,
-    chat_template_file: chat_options.TemplateFile = None,
-    chat_template_kwargs: chat_options.TemplateKwargs = None,
-    reasoning: chat_options.Reasoning = None,
-    escape: options.Escape = False,
-    static: run_options.StaticCache = None,
-    dynamic: run_options.DynamicCacheRead = None,
     draft_max: Annotated[
         str | None,
         typer.Option(
@@ -149,20 +144,10 @@ def command(
             "speculative sampling, another text of the same distribution.",
         ),
     ] = Verify.MATCH,
-    n_predict: run_options.NPredict = -1,
-    n_ctx: run_options.CtxSize = 0,
     temperature: Annotated[
         float | None,
         run_options.temperature_option(f"; {run_options.TEMPERATURE} by default, with --suite 0"),
     ] = None,
-    top_k: run_options.TopK = 40,
-    top_p: run_options.TopP = 0.95,
-    min_p: run_options.MinP = 0.05,
-    repeat_penalty: run_options.RepeatPenalty = 1.0,
-    repeat_last_n: run_options.RepeatLastN = 64,
-    seed: run_options.Seed = -1,
-    ignore_eos: run_options.IgnoreEos = False,
-    stop: run_options.Stop = None,
     compare: run_options.Compare = False,
     repeat: Annotated[
         int | None,
@@ -191,25 +176,19 @@ def command(
             ".png or .svg file (needs draftsmith[plot]).",
         ),
     ] = None,
-    n_batch: run_options.BatchSize = 512,
-    threads: run_options.Threads = None,
-    color: run_options.ColorOption = run_options.Color.AUTO,
-    json: options.Json = False,
-    csv: options.Csv = False,
-    no_header: options.NoHeader = False,
-    quiet: options.Quiet = False,
+    color: run_options.ColorOption = Color.AUTO,
 ) -> Callable[[], None]:
     """Generate with multi-token prediction: what does it win?
 
     The text goes to stdout as it comes, accepted draft tokens coloured, and the figures to stderr
     behind it; with --compare, --suite or --json the figures go to stdout.
     """
-    out = Output.from_options(json=json, csv=csv, no_header=no_header, quiet=quiet)
+    out = shown.output
     draft = DraftRequest(
         kind=drafter,
         head=mtp_head,
-        static=static,
-        dynamic=dynamic,
+        static=caches.static,
+        dynamic=caches.dynamic,
         ngram_max=ngram_draft_max,
         ngram_min=ngram_min,
         p_min=p_min,
@@ -217,51 +196,24 @@ def command(
         verify=verify,
     )
     asked = None
-    template = ChatOptions(chat_template_file, chat_template_kwargs, reasoning)
     if not suite:
-        asked = PromptRequest.from_options(
-            prompt,
-            file,
-            chat_file,
-            chat=chat,
-            system=system,
-            escape=escape,
-            template=template,
-            context=context,
-        )
-    elif [one for one in (prompt, file, chat_file, system) if one is not None] or chat or escape:
+        asked = prompt.request(template, context)
+    elif prompt.is_given:
         raise UsageError(
             "--suite brings its own prompts, and always uses the chat template",
             remedy="leave out -p, -f, --chat-file, --chat, -sys and -e",
         )
     if temperature is None:
         temperature = 0.0 if suite else run_options.TEMPERATURE
-    run = RunRequest(
-        model=model,
-        n_ctx=n_ctx,
-        n_predict=n_predict,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repeat_penalty=repeat_penalty,
-        repeat_last_n=repeat_last_n,
-        seed=seed,
-        ignore_eos=ignore_eos,
-        n_batch=n_batch,
-        n_threads=threads,
-        stop_texts=tuple(stop or ()),
-        escape=escape,
-    )
     lengths = options.numbers(
         "--draft-max", [str(DRAFT_MAX) if draft_max is None else draft_max], options.DRAFT_MOST
     )
     turns = (repeat or SUITE_TURNS) if suite else (repeat or TURNS) if compare else 0
-    request = Request(
-        run=run,
+    request = MtpRequest(
+        run=run.request(model, temperature, escape=prompt.escape),
         draft=draft,
         prompt=asked,
-        template=template if asked is None else asked.template,
+        template=template.chosen if asked is None else asked.template,
         suite=suite_file,
         draft_maxes=list(dict.fromkeys(lengths)),
         n_turns=turns,
@@ -273,7 +225,7 @@ def command(
     return partial(run_mtp if asked is not None else run_suite, request, out)
 
 
-def _check(request: Request, out: Output, *, compare: bool, repeat: int | None) -> None:
+def _check(request: MtpRequest, out: Output, *, compare: bool, repeat: int | None) -> None:
     """Refuse options that do not go together."""
     draft, suite = request.draft, request.prompt is None
 
@@ -327,7 +279,7 @@ class Made:
     comparison: Comparison | None = None
 
 
-def run_mtp(request: Request, out: Output) -> None:
+def run_mtp(request: MtpRequest, out: Output) -> None:
     """Generate one text, or compare, and print the result."""
     from ..engine.decode.comparison import STEP_SIZES
     from ..engine.jit import CompileWatch
@@ -364,7 +316,7 @@ def run_mtp(request: Request, out: Output) -> None:
         raise KeyboardInterrupt
 
 
-def run_suite(request: Request, out: Output) -> None:
+def run_suite(request: MtpRequest, out: Output) -> None:
     """Measure the prompts of a suite and print the result, also of those before Ctrl-C."""
     from ..engine.jit import CompileWatch
     from ..mtp.suite import read_suite
@@ -414,18 +366,18 @@ def _verdict(record: dict[str, Any]) -> str:
     return f"best draft length: {best}, {ratio:.3f} times plain decoding over all prompts"
 
 
-def _longest_draft(request: Request) -> int:
+def _longest_draft(request: MtpRequest) -> int:
     longest = max(request.draft_maxes)
     if request.draft.kind is DrafterKind.BOTH:
         longest = max(longest, request.draft.ngram_max)
     return longest
 
 
-def _drafts(request: Request) -> bool:
+def _drafts(request: MtpRequest) -> bool:
     return request.draft.kind is not DrafterKind.NONE and max(request.draft_maxes) > 0
 
 
-def _material(request: Request, target: Target, stages: Stages, out: Output) -> Material:
+def _material(request: MtpRequest, target: Target, stages: Stages, out: Output) -> Material:
     """Open what is drafted from, as far as that goes without the weights."""
     from .generate.mtp_drafting import Material, find_material
 
@@ -436,7 +388,7 @@ def _material(request: Request, target: Target, stages: Stages, out: Output) -> 
 
 
 def _drafters(
-    request: Request, session: Session, material: Material, stages: Stages, out: Output
+    request: MtpRequest, session: Session, material: Material, stages: Stages, out: Output
 ) -> Drafters | None:
     """Return drafters that have run, so that their kernels are compiled; None: nothing drafts."""
     from .generate.mtp_drafting import open_drafters, warm_up
@@ -451,7 +403,9 @@ def _drafters(
     return drafters
 
 
-def _generated(request: Request, session: Session, drafters: Drafters | None, out: Output) -> Made:
+def _generated(
+    request: MtpRequest, session: Session, drafters: Drafters | None, out: Output
+) -> Made:
     """Generate once."""
     from .generate.stream import TextPrinter
 
@@ -464,7 +418,9 @@ def _generated(request: Request, session: Session, drafters: Drafters | None, ou
     return Made(run, {} if drafters is None else drafters.origins(), printer.text)
 
 
-def _compared(request: Request, session: Session, drafters: Drafters | None, out: Output) -> Made:
+def _compared(
+    request: MtpRequest, session: Session, drafters: Drafters | None, out: Output
+) -> Made:
     """Generate with and without drafts in turns; nothing is shown."""
     from ..engine.decode.comparison import STEP_SIZES
     from .generate.comparison import compare
@@ -501,7 +457,7 @@ def _stage_keys(stages: Stages) -> dict[str, float]:
     }
 
 
-def _inputs(request: Request, material: Material) -> list[dict[str, Any]]:
+def _inputs(request: MtpRequest, material: Material) -> list[dict[str, Any]]:
     from .inputs import describe_files
 
     prompt = request.prompt
@@ -518,7 +474,7 @@ def _inputs(request: Request, material: Material) -> list[dict[str, Any]]:
     return describe_files([name for name in named if name and Path(name).is_file()])
 
 
-def _chosen(request: Request, target: Target) -> dict[str, Any]:
+def _chosen(request: MtpRequest, target: Target) -> dict[str, Any]:
     """Return the options of the record, as they were understood."""
     run, draft, prompt = request.run, request.draft, request.prompt
     lengths = request.draft_maxes

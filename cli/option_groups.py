@@ -7,12 +7,15 @@ not be read. ``spread`` shows Typer the fields, and gives the command the group.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 Work = Callable[[], None]
+# ``Annotated[Group, HIDDEN]``: the group's options work, and help does not list them.
+HIDDEN = "hidden"
 
 
 def spread(command: Callable[..., Work]) -> Callable[..., Work]:
@@ -29,11 +32,17 @@ def spread(command: Callable[..., Work]) -> Callable[..., Work]:
     what ``app.command()`` takes; options come in the order of parameters and fields
     """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {}
+    hidden = set()
+    for name, hint in hints.items():
+        kind, *more = get_args(hint) if get_origin(hint) is Annotated else [hint]
+        if is_dataclass(kind):
+            groups[name] = kind
+            hidden |= {name} if HIDDEN in more else set()
     parameters: list[Parameter] = []
     for parameter in signature(command).parameters.values():
         if parameter.name in groups:
-            parameters += _options(groups[parameter.name])
+            parameters += _options(groups[parameter.name], is_hidden=parameter.name in hidden)
         else:
             parameters.append(
                 parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[parameter.name])
@@ -52,7 +61,7 @@ def spread(command: Callable[..., Work]) -> Callable[..., Work]:
     return spread_command
 
 
-def _options(group: Any) -> list[Parameter]:
+def _options(group: Any, *, is_hidden: bool) -> list[Parameter]:
     """The fields of a group as parameters."""
     hints = get_type_hints(group, include_extras=True)
     return [
@@ -60,10 +69,18 @@ def _options(group: Any) -> list[Parameter]:
             field.name,
             Parameter.KEYWORD_ONLY,
             default=_default(field),
-            annotation=hints[field.name],
+            annotation=_hidden(hints[field.name]) if is_hidden else hints[field.name],
         )
         for field in fields(group)
     ]
+
+
+def _hidden(hint: Any) -> Any:
+    """An option's annotation, for an option that help does not list."""
+    kind, option = get_args(hint)
+    option = copy(option)
+    option.hidden = True
+    return Annotated[kind, option]
 
 
 def _default(field: Field[Any]) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from ..engine.errors import UsageError
+from .output import Output
 
 CTX_MOST = 2**31 - 256
 DRAFT_MOST = 4096
@@ -166,3 +168,48 @@ NoHeader = Annotated[
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", help="No progress and no notes on stderr; warnings stay.")
 ]
+
+
+@dataclass(frozen=True)
+class CorpusOptions:
+    """How files of texts are read."""
+
+    field: Field = None
+    escape: Escape = False
+    as_text: AsText = False
+    strict: Strict = False
+
+
+@dataclass(frozen=True)
+class ResultOptions:
+    """How a result is printed."""
+
+    json: Json = False
+    quiet: Quiet = False
+
+    @property
+    def output(self) -> Output:
+        """Where it goes."""
+        return Output.from_options(json=self.json, csv=False, no_header=False, quiet=self.quiet)
+
+
+@dataclass(frozen=True)
+class RowsOptions:
+    """How a result is printed that may be rows."""
+
+    json: Json = False
+    csv: Csv = False
+    no_header: NoHeader = False
+    quiet: Quiet = False
+
+    @property
+    def output(self) -> Output:
+        """Where it goes.
+
+        Raises
+        ------
+        UsageError : options that exclude each other
+        """
+        return Output.from_options(
+            json=self.json, csv=self.csv, no_header=self.no_header, quiet=self.quiet
+        )

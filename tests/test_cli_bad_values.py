@@ -22,6 +22,8 @@ NEEDED = {
     "lookup-run": ["-m", "m.gguf", "-p", "x"],
     "mtp-run": ["-m", "m.gguf", "-p", "x"],
     "prefill-run": ["-m", "m.gguf", "-f", "f.txt", "-p", "x"],
+    "prefill-niah": ["-m", "m.gguf"],
+    "prefill-calibrate": ["-m", "m.gguf"],
 }
 # Where an option counts in a mode of its own.
 MODES = {
@@ -61,6 +63,8 @@ def test_bad_numbers_are_refused(cli: Cli, command: str, names: list[str]) -> No
     line = [command, *NEEDED[command]]
     if command == "prefill-run":
         line = MODES.get(names[0], line)
+    if command == "prefill-niah" and names[0] == "--draft-max":
+        line += ["--decode-drafter", "ngram"]
     for value in BAD:
         done = cli(*line, names[0], value)
         assert done.status == ExitStatus.USAGE, (value[:20], done.stderr)

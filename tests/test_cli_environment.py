@@ -40,6 +40,8 @@ MODES = {
     ("prefill-run", "compare"): "-f {}/doc.txt -p elephant? --raw --scorer lexical -s 1 --compare",
     ("prefill-run", "niah"): "--niah --raw --scorer lexical",
     ("prefill-run", "calibrate"): "--calibrate --raw",
+    ("prefill-niah", "plain"): "--raw --scorer lexical",
+    ("prefill-calibrate", "plain"): "--raw",
 }
 # Those that run in a moment.
 RUN = [

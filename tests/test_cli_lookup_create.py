@@ -265,7 +265,7 @@ def test_disk_full(
 FULL_WHILE_SPILLING = """
 import resource, sys
 from draftsmith.cli.main import main
-from draftsmith.ngram import count, run_files, run_store
+from draftsmith.ngram.cache import count, run_files, run_store
 
 count._LARGEST_BATCH = 5_000
 made, append = run_store.RunStore.__init__, run_files.TemporaryFile.append

@@ -485,9 +485,9 @@ def test_compare_learns_nothing(run: Run, tmp_path: Path) -> None:
 
 def test_compare_of_a_text_that_differs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """``identical`` that is always true."""
-    from draftsmith.engine.decode import generate
+    from draftsmith.engine.decode import comparison
 
-    real = generate.generate
+    real = comparison.generate
 
     def wrong_with_drafts(*args: Any, **options: Any) -> Any:
         done = real(*args, **options)
@@ -495,7 +495,7 @@ def test_compare_of_a_text_that_differs(run: Run, monkeypatch: pytest.MonkeyPatc
             done.tokens[-1] ^= 1
         return done
 
-    monkeypatch.setattr(generate, "generate", wrong_with_drafts)
+    monkeypatch.setattr(comparison, "generate", wrong_with_drafts)
     done = run("-p", "the cat", "-n", "5", "--compare", "--repeat", "1", "--json")
     assert done.record["identical"] is False
 

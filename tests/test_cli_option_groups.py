@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 import typer
-from draftsmith.cli.option_groups import spread
+from draftsmith.cli.option_groups import HIDDEN, spread
 from draftsmith.cli.options import is_typed
 from typer.testing import CliRunner
+
+CLI = Path(__file__).parent.parent / "cli"
+COMMANDS = [path.stem for path in CLI.glob("*.py") if "def command(" in path.read_text()]
 
 
 @dataclass(frozen=True)
@@ -73,3 +79,24 @@ def test_shows_options_in_their_order(app: typer.Typer) -> None:
     text = CliRunner().invoke(app, ["--help"]).output
     places = [text.index(flag) for flag in ("--name", "--width", "--height", "--loud")]
     assert places == sorted(places)
+
+
+def test_hides_a_group_that_still_works() -> None:
+    """Options that are hidden by taking them away, or shown all the same."""
+
+    def narrow(size: Annotated[Size, HIDDEN]) -> Callable[[], None]:
+        """Do nothing."""
+        return partial(seen.append, size)
+
+    narrow.__annotations__ = {"size": Annotated[Size, HIDDEN], "return": Callable[[], None]}
+    made = typer.Typer(rich_markup_mode=None)
+    made.command()(spread(narrow))
+    assert CliRunner().invoke(made, ["--width", "3"]).exit_code == 0
+    assert "--width" not in CliRunner().invoke(made, ["--help"]).output
+
+
+def test_commands_can_be_read() -> None:
+    """A command of fifty parameters."""
+    for name in COMMANDS:
+        command = import_module(f"draftsmith.cli.{name}").command
+        assert len(signature(command).parameters) <= 25, name

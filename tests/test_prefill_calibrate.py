@@ -389,6 +389,23 @@ def test_keys(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
 
 
+def test_a_command_of_its_own(run: Run, cli: Run, tmp_path: Path) -> None:
+    """Other heads by the other name, or a new name that nobody is told of."""
+    old = run("--json", "--output", str(tmp_path / "old.json"))
+    wanted = old.record["options"]
+    own = cli(
+        *("prefill-calibrate", "-m", "toy.gguf", "--raw", "-t", "1", "--json"),
+        *("--haystack", str(wanted["haystack"]), "--context", str(wanted["context"])),
+        *("--repeat", str(wanted["repeat"]), "--output", str(tmp_path / "own.json")),
+        *(("--layers", str(wanted["layers"])) if wanted["layers"] else ()),
+        *("--window", str(wanted["window"])),
+    )
+    assert "draftsmith prefill-calibrate" in old.stderr
+    assert (own.status, own.record["command"]) == (0, "prefill-calibrate")
+    assert (tmp_path / "own.json").read_bytes() == (tmp_path / "old.json").read_bytes()
+    assert own.record["heads"] == old.record["heads"]
+
+
 def test_later_calls_find_it(run: Run, cli: Run, tmp_path: Path) -> None:
     """A file that nobody looks for, or an older one that goes before it."""
     assert run("--window", "100").status == 0

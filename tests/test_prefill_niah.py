@@ -446,6 +446,29 @@ def test_keys(run: Run) -> None:
     assert record["options"]["niah"]["kinds"] == ["keyed", "semantic"]
 
 
+def unmeasured(value: Any) -> Any:
+    """A record without what a clock or a scale says."""
+    if isinstance(value, dict):
+        measured = ("_ms", "_s", "_bytes", "_ratio", "_per_s", "_samples")
+        return {k: unmeasured(v) for k, v in value.items() if not k.endswith(measured)}
+    return [unmeasured(one) for one in value] if isinstance(value, list) else value
+
+
+def test_a_command_of_its_own(run: Run, cli: Run) -> None:
+    """Other figures by the other name, or a new name that nobody is told of."""
+    old = run("--json")
+    own = cli(
+        *("prefill-niah", "-m", "toy.gguf", "--scorer", "lexical", "--haystack", "hay.txt"),
+        *("--context", "1200", "--depths", "10,90", "--kinds", "keyed", "--keep", "0.25"),
+        *("--raw", "-t", "1", "--json"),
+    )
+    assert "draftsmith prefill-niah" in old.stderr
+    assert own.stderr == "" == run("-q", "--json").stderr
+    assert own.record["command"] == "prefill-niah"
+    names = {"command": "", "compile_seconds": 0}
+    assert unmeasured(own.record) | names == unmeasured(old.record) | names
+
+
 def test_what_was_right_in_full(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers of one side counted for the other."""
     whole_texts = []

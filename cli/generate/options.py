@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
 
+from ..chat_options import ChatFile, TemplateOptions
 from ..options import (
     CTX_MOST,
     DRAFT_MAX_VARIABLES,
@@ -14,19 +15,14 @@ from ..options import (
     REAL_MOST,
     REPEAT_MOST,
     WHOLE_MOST,
+    Escape,
     finite,
     model_option,
     threads_option,
 )
-
-
-class Color(StrEnum):
-    """When to colour."""
-
-    AUTO = "auto"
-    ON = "on"
-    OFF = "off"
-
+from .prompt import PromptRequest
+from .session import RunRequest
+from .stream import Color
 
 Model = Annotated[str, model_option()]
 Prompt = Annotated[str | None, typer.Option("-p", "--prompt", metavar="PROMPT", help="The prompt.")]
@@ -249,3 +245,88 @@ Repeat = Annotated[
         help="Turns of --compare; 3 by default.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class PromptOptions:
+    """The prompt of a text."""
+
+    prompt: Prompt = None
+    file: PromptFile = None
+    chat_file: ChatFile = None
+    chat: Chat = False
+    system: System = None
+    escape: Escape = False
+
+    def request(self, template: TemplateOptions, context: typer.Context) -> PromptRequest:
+        """The prompt that they name.
+
+        Raises
+        ------
+        UsageError, InputEmpty : see ``PromptRequest.from_options``
+        """
+        return PromptRequest.from_options(
+            self.prompt,
+            self.file,
+            self.chat_file,
+            chat=self.chat,
+            system=self.system,
+            escape=self.escape,
+            template=template.chosen,
+            context=context,
+        )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether any of them is."""
+        return self != PromptOptions()
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How every command generates, apart from the temperature."""
+
+    n_predict: NPredict = -1
+    n_ctx: CtxSize = 0
+    top_k: TopK = 40
+    top_p: TopP = 0.95
+    min_p: MinP = 0.05
+    repeat_penalty: RepeatPenalty = 1.0
+    repeat_last_n: RepeatLastN = 64
+    seed: Seed = -1
+    ignore_eos: IgnoreEos = False
+    stop: Stop = None
+    n_batch: BatchSize = 512
+    threads: Threads = None
+
+    def with_seed(self) -> RunOptions:
+        """The same, with a seed of 0 where a new one each time was meant: for what measures."""
+        return replace(self, seed=max(0, self.seed))
+
+    def request(self, model: str, temperature: float, *, escape: bool = False) -> RunRequest:
+        """What they ask for, of a model."""
+        return RunRequest(
+            model=model,
+            n_ctx=self.n_ctx,
+            n_predict=self.n_predict,
+            temperature=temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repeat_penalty=self.repeat_penalty,
+            repeat_last_n=self.repeat_last_n,
+            seed=self.seed,
+            ignore_eos=self.ignore_eos,
+            n_batch=self.n_batch,
+            n_threads=self.threads,
+            stop_texts=tuple(self.stop or ()),
+            escape=escape,
+        )
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """The n-gram caches that drafts come from; none of them is written."""
+
+    static: StaticCache = None
+    dynamic: DynamicCacheRead = None

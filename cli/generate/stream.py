@@ -10,16 +10,23 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Protocol
-
-from .options import Color
 
 BLUE, PLAIN = "\x1b[94m", "\x1b[0m"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
+class Color(StrEnum):
+    """When to colour."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
 class Decoder(Protocol):
-    """Tokens in, whole characters out: ``engine.detokenise.TextStream``."""
+    """Tokens in, whole characters out: ``tokens.detokenise.TextStream``."""
 
     def feed(self, ids: Sequence[int]) -> str: ...
 

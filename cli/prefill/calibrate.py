@@ -39,7 +39,8 @@ class CalibrateRequest:
     haystack : a file; None: the bundled one
     n_layers : so many first layers are looked at; None: two thirds
     window : tokens that a token of the document sees
-    output : file to write; None: beside the fetched models
+    output : file to write; None: where later calls find it
+    command : as the record says it
     """
 
     run: RunRequest
@@ -50,6 +51,7 @@ class CalibrateRequest:
     n_layers: int | None
     window: int
     output: str | None
+    command: str
 
     @classmethod
     def from_options(
@@ -63,6 +65,7 @@ class CalibrateRequest:
         n_layers: int | None,
         window: int | None,
         output: str | None,
+        command: str,
     ) -> CalibrateRequest:
         """Build the request that the options make.
 
@@ -70,10 +73,11 @@ class CalibrateRequest:
         ------
         UsageError : one document, or no length of a prompt
         """
+        what = "--calibrate" if command == "prefill-run" else command
         contexts = numbers("--context", [str(CONTEXT) if context is None else context], CTX_MOST)
         if len(contexts) != 1:
             raise UsageError(
-                f"--context {context}: --calibrate takes one length", remedy="give one number"
+                f"--context {context}: {what} takes one length", remedy="give one number"
             )
         if repeat == 1:
             raise UsageError(
@@ -89,6 +93,7 @@ class CalibrateRequest:
             n_layers=n_layers,
             window=WINDOW if window is None else window,
             output=output,
+            command=command,
         )
 
 
@@ -129,7 +134,7 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
         with stages.stage("choose"), out.busy("choosing heads"):
             found = Trials(seen, heads).find()
     written = _write(found, path, rule, target, out)
-    record: dict[str, Any] = {"command": "prefill-run", "calibration": written}
+    record: dict[str, Any] = {"command": request.command, "calibration": written}
     record |= record_of(found, rule)
     record |= {f"{name}_ms": stages.seconds(name) * 1e3 for name in ("look", "choose", "load")}
     record |= {"seed": target.sampling.seed}

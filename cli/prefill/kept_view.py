@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..generate.options import Color
+from ..generate.stream import Color
 
 if TYPE_CHECKING:
     from ...prefill.pipeline import Choice

@@ -66,7 +66,7 @@ class ScoreRequest:
 
     Attributes
     ----------
-    drafter : a model; None: the target's own first layers
+    model : one that scores; None: the target's own first layers
     calibration : a file; None: what is found for the model
     heads : a list of them; None: those of the calibration
     window : tokens that a token of the document sees; None: as the calibration says
@@ -74,7 +74,7 @@ class ScoreRequest:
     """
 
     kind: ScorerKind
-    drafter: str | None = None
+    model: str | None = None
     calibration: str | None = None
     heads: str | None = None
     window: int | None = None
@@ -108,14 +108,16 @@ class ScoreRequest:
                     raise UsageError(
                         f"{flag} is not for --scorer {self.kind}", remedy="leave one of them out"
                     )
-        if self.kind is ScorerKind.LEXICAL and self.drafter is not None:
+        if self.kind is ScorerKind.LEXICAL and self.model is not None:
             raise UsageError(
-                "--scorer lexical asks no model", remedy="leave out --drafter, or name a scorer"
+                "--scorer lexical asks no model",
+                remedy="leave out --scorer-model, or name a scorer",
             )
-        if self.one_pass and (not self.kind.needs_heads or self.drafter is not None):
+        if self.one_pass and (not self.kind.needs_heads or self.model is not None):
             raise UsageError(
                 "--one-pass goes on from the model's own first layers",
-                remedy="leave out --drafter, and give --scorer fused, attention or blocksparse",
+                remedy="leave out --scorer-model, and give --scorer fused, attention or "
+                "blocksparse",
             )
         if self.heads is not None and self.calibration is not None:
             raise UsageError("--heads and --calibration both name heads", remedy="give one of them")
@@ -223,7 +225,7 @@ def plan_scoring(request: ScoreRequest, target: Target, out: Output) -> ScorePla
     ------
     UsageError : heads that the model has not, or none for it
     InputUnreadable, InputMalformed : the calibration
-    ModelUnknown, ModelNotGguf, ... : the drafter
+    ModelUnknown, ModelNotGguf, ... : the scorer model
     """
     if request.kind is ScorerKind.LEXICAL:
         return ScorePlan(request.kind, None, None)
@@ -262,10 +264,10 @@ def _find_reader(request: ScoreRequest, target: Target) -> Reader:
     from ...engine.transformer.hparams import read_params
 
     tokenizer, metadata = target.tokenizer, target.metadata
-    if request.drafter is None:
+    if request.model is None:
         params = read_params(metadata, tokenizer.n_vocab)
         return Reader(metadata, tokenizer, params, is_target=True, same_ids=True)
-    path = resolve_model(request.drafter)
+    path = resolve_model(request.model)
     own = read_metadata(path)
     own_tokenizer = load_tokenizer(path, own)
     check_has_weights(own)
@@ -558,7 +560,7 @@ class Models:
         if reader.is_target:
             return self.session().model
         if self._model is None:
-            self._model = self._load(reader.metadata, "unpacking the drafter's weights")
+            self._model = self._load(reader.metadata, "unpacking the scorer model's weights")
             self.reader_bytes = self._model.n_bytes
         return self._model
 

@@ -62,8 +62,9 @@ class NiahRequest:
         repeat: int,
         full: bool,
         plot: str | None,
+        what: str,
     ) -> NiahRequest:
-        """Build the request that the options make.
+        """Build the request that the options make; ``what`` asks, for an error.
 
         Raises
         ------
@@ -89,7 +90,7 @@ class NiahRequest:
         )
         n_cells = len(found.contexts) * len(found.depths) * len(found.kinds)
         if n_cells * repeat > GRID_MOST:
-            raise too_many("--niah", n_cells * repeat, GRID_MOST, "prompts")
+            raise too_many(what, n_cells * repeat, GRID_MOST, "prompts")
         return found
 
 

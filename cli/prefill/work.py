@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engine.errors import UsageError
-from ..generate import options as run_options
 from ..generate.mtp_drafting import DrafterKind, DraftRequest
 from ..generate.session import RunRequest
+from ..generate.stream import Color
 from ..output import Output
 from .models import ScoreRequest
 from .options import PositionKind
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Request:
+class PrefillRequest:
     """The options of one call.
 
     Attributes
@@ -38,6 +38,7 @@ class Request:
     n_turns : of --compare; 0 without it
     show_kept : print the prompt with what was kept
     niah : prompts with needles; None: the one of ``ask``
+    command : as the record says it
     """
 
     run: RunRequest
@@ -52,7 +53,8 @@ class Request:
     memory_limit: int | None
     n_turns: int
     show_kept: bool
-    color: run_options.Color
+    color: Color
+    command: str = "prefill-run"
 
     @property
     def settings(self) -> list[Settings]:
@@ -100,7 +102,7 @@ class Made:
     full: list[Asked]
 
 
-def run_prefill(request: Request, out: Output) -> None:
+def run_prefill(request: PrefillRequest, out: Output) -> None:
     """Do what the command says and print the result."""
     from ...engine.jit import CompileWatch
     from ..generate.session import warn_of_ends
@@ -137,7 +139,7 @@ def run_prefill(request: Request, out: Output) -> None:
         raise KeyboardInterrupt
 
 
-def run_niah(request: Request, out: Output) -> None:
+def run_niah(request: PrefillRequest, out: Output) -> None:
     """Ask about needles and print the result, also of those before Ctrl-C."""
     from ...engine.jit import CompileWatch
     from ..inputs import COMPILE_NOTE, Stages, closing_keys
@@ -166,7 +168,7 @@ def run_niah(request: Request, out: Output) -> None:
             )
     if not found:
         raise KeyboardInterrupt
-    record: dict[str, Any] = {"command": "prefill-run", "scorer": str(plan.kind)}
+    record: dict[str, Any] = {"command": request.command, "scorer": str(plan.kind)}
     record |= {"fell_back": plan.fell_back, "interrupted": interrupted, **record_of(found)}
     record |= {"seed": target.sampling.seed, "n_ctx": target.n_ctx}
     record |= {"load_ms": stages.seconds("load") * 1e3, **memory}
@@ -179,7 +181,9 @@ def run_niah(request: Request, out: Output) -> None:
         raise KeyboardInterrupt
 
 
-def prepare_models(request: Request, stages: Stages, out: Output) -> tuple[Target, ScorePlan]:
+def prepare_models(
+    request: PrefillRequest, stages: Stages, out: Output
+) -> tuple[Target, ScorePlan]:
     """Read vocabularies, and find what scores.
 
     Raises
@@ -195,7 +199,7 @@ def prepare_models(request: Request, stages: Stages, out: Output) -> tuple[Targe
 
 
 def prepare(
-    request: Request, plan: ScorePlan, answer: AnswerRequest, n_prompt: int, out: Output
+    request: PrefillRequest, plan: ScorePlan, answer: AnswerRequest, n_prompt: int, out: Output
 ) -> Prepared:
     """Check that the longest prompt, its answer and the memory fit together.
 
@@ -216,7 +220,7 @@ def prepare(
     return Prepared(answer.target, plan, answer, n_prompt, n_tokens, take_turns, held, material)
 
 
-def check_room(request: Request, answer: AnswerRequest, n_prompt: int) -> None:
+def check_room(request: PrefillRequest, answer: AnswerRequest, n_prompt: int) -> None:
     """Check that the context has room for the answer, and for the prompt's positions.
 
     Raises
@@ -235,7 +239,7 @@ def check_room(request: Request, answer: AnswerRequest, n_prompt: int) -> None:
 
 
 def check_memory(
-    request: Request,
+    request: PrefillRequest,
     plan: ScorePlan,
     answer: AnswerRequest,
     n_prompt: int,
@@ -276,11 +280,11 @@ def check_memory(
         )
     if held + need.together <= limit:
         return False
-    out.note("drafter and model are loaded in turns, to keep the memory limit")
+    out.note("scorer model and model are loaded in turns, to keep the memory limit")
     return True
 
 
-def find_drafts(request: Request, target: Target, out: Output) -> Material:
+def find_drafts(request: PrefillRequest, target: Target, out: Output) -> Material:
     """What the answer is drafted from; see ``mtp_drafting.find_material``."""
     from ..generate.mtp_drafting import Material, find_material
 
@@ -289,7 +293,7 @@ def find_drafts(request: Request, target: Target, out: Output) -> Material:
     return find_material(request.draft, target, out)
 
 
-def open_models(request: Request, prepared: Prepared, stages: Stages, out: Output) -> Models:
+def open_models(request: PrefillRequest, prepared: Prepared, stages: Stages, out: Output) -> Models:
     """The models, to be entered."""
     from .models import Models
 
@@ -307,7 +311,7 @@ def open_models(request: Request, prepared: Prepared, stages: Stages, out: Outpu
 
 
 def _memory(
-    request: Request, prepared: Prepared, models: Models, n_kept: int
+    request: PrefillRequest, prepared: Prepared, models: Models, n_kept: int
 ) -> dict[str, int | None]:
     return {
         "program_bytes": prepared.held_bytes,
@@ -318,7 +322,9 @@ def _memory(
     }
 
 
-def _made(request: Request, prepared: Prepared, ask: Ask, models: Models, out: Output) -> Made:
+def _made(
+    request: PrefillRequest, prepared: Prepared, ask: Ask, models: Models, out: Output
+) -> Made:
     """Answer, and with --compare behind the whole prompt, too."""
     from ..generate.stream import TextPrinter
     from .asking import ask_in_full, ask_once
@@ -366,7 +372,7 @@ def _whole(asked: Asked, must_be: bool) -> Asked:
     return asked
 
 
-def _tell(request: Request, prepared: Prepared, choice: Choice, out: Output) -> None:
+def _tell(request: PrefillRequest, prepared: Prepared, choice: Choice, out: Output) -> None:
     """Say what was not as asked for; with --show-kept, what is kept.
 
     Raises
@@ -409,7 +415,7 @@ def _tell_of_question(choice: Choice, out: Output) -> None:
         out.warn(f"kept whole, since the chat template changes their text: {named}")
 
 
-def _warn_of_limit(request: Request, record: dict[str, Any], out: Output) -> None:
+def _warn_of_limit(request: PrefillRequest, record: dict[str, Any], out: Output) -> None:
     from ..formats import size
 
     peak = record["peak_rss_bytes"]
@@ -417,7 +423,7 @@ def _warn_of_limit(request: Request, record: dict[str, Any], out: Output) -> Non
         out.warn(f"{size(peak)} were taken, more than --memory-limit {size(request.memory_limit)}")
 
 
-def _inputs(request: Request, prepared: Prepared) -> list[dict[str, Any]]:
+def _inputs(request: PrefillRequest, prepared: Prepared) -> list[dict[str, Any]]:
     from ..inputs import describe_files
 
     head = prepared.material.head
@@ -434,7 +440,7 @@ def _inputs(request: Request, prepared: Prepared) -> list[dict[str, Any]]:
     return describe_files([name for name in named if name and Path(name).is_file()])
 
 
-def _chosen(request: Request, prepared: Prepared) -> dict[str, Any]:
+def _chosen(request: PrefillRequest, prepared: Prepared) -> dict[str, Any]:
     """Return the options of the record, as they were understood."""
     run, ask, score, draft = request.run, request.ask, request.score, request.draft
     rule = prepared.plan.rule
@@ -450,7 +456,7 @@ def _chosen(request: Request, prepared: Prepared) -> dict[str, Any]:
         "escape": ask.escape,
         "keep": request.keeps[0] if len(request.keeps) == 1 else request.keeps,
         "scorer": str(score.kind),
-        "drafter": score.drafter,
+        "drafter": score.model,
         "calibration": score.calibration,
         "heads": None if rule is None else [str(head) for head in rule.heads],
         "window": prepared.plan.window,
