@@ -27,14 +27,10 @@ MEASURED = (
     # the machine, and versions
     "host",
 )
-# What looks like the above and is not: speculative rounds yield tokens, no seconds.
-EXACT = ("memory_limit_bytes",)
 
 
 def is_measured(key: str, also: Sequence[str] = ()) -> bool:
     """Whether a key's value measures; ``also`` are patterns of one call."""
-    if any(fnmatchcase(key, pattern) for pattern in EXACT):
-        return False
     return any(fnmatchcase(key, pattern) for pattern in (*MEASURED, *also))
 
 
