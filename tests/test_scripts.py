@@ -108,16 +108,41 @@ def test_commands_of_the_readme(
         assert done.status == 0, (command, done.stderr)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")),
-    ],
-)
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as they are made of their words."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("path", PAGES)
 def test_links_lead_somewhere(path: str) -> None:
-    """A page that links to a page that is gone."""
+    """A page that links to a page that is gone, or to a heading that has another name now."""
     page = ROOT / path
-    for target in re.findall(r"\]\((?!https://)([^)#]+)", page.read_text()):
-        assert (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\((?!https://)([^)#]*)#?([^)]*)\)", page.read_text()):
+        other = page.parent / target if target else page
+        assert other.exists(), target
+        assert not anchor or anchor in anchors(other), (target, anchor)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_lines_are_short(path: str) -> None:
+    """Lines that no diff and no narrow window shows whole; wide tables of figures may be."""
+    is_code = False
+    for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+        is_code ^= line.startswith("```")
+        is_exempt = is_code or line.startswith("    ") or line.count("|") > 4
+        assert len(line) < 120 or is_exempt, number
+
+
+LONG = 250
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if (ROOT / p).read_text().count("\n") > LONG])
+def test_long_pages_have_a_table_of_contents(path: str) -> None:
+    """A page of many screens that says at its end what is in it."""
+    beginning = (ROOT / path).read_text().splitlines()[:50]
+    assert sum(line.lstrip().startswith("- [") and "](#" in line for line in beginning) >= 4
