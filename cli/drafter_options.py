@@ -44,7 +44,7 @@ UpstreamExact = Annotated[
     bool,
     typer.Option(
         "--upstream-exact",
-        help="llama.cpp's drafters as they are there, flaws included, each beside its repaired "
+        help="llama.cpp's drafters as they are there, flaws included, each next to its repaired "
         "form.",
     ),
 ]

@@ -71,7 +71,7 @@ def command(
             "--max-memory",
             metavar="SIZE",
             help="Memory of the whole command, such as 600M or 2G; what does not fit goes through "
-            "temporary files beside OUT. Default: half of what is free.",
+            "temporary files next to OUT. Default: half of what is free.",
         ),
     ] = None,
     dask: Annotated[

@@ -84,7 +84,7 @@ def command(
     """Generate a text with n-gram drafting.
 
     The text goes to stdout as it comes, accepted draft tokens coloured, and the figures to stderr
-    behind it; with --compare or --json the figures go to stdout.
+    after it; with --compare or --json the figures go to stdout.
     """
     out = shown.output
     if repeat is not None and not compare:

@@ -37,7 +37,7 @@ def run() -> int:
             # The work is done or given up: Ctrl-C changes nothing now, and one more, or one that
             # is sent again, must not cut the last line short.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except KeyboardInterrupt as error:  # just before the work, or just behind it
+    except KeyboardInterrupt as error:  # just before the work, or just after it
         line, status = _describe(error)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if line is not None:

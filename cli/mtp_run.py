@@ -123,7 +123,7 @@ def command(
             min=1,
             max=options.DRAFT_MOST,
             metavar="K",
-            help="Longest draft from n-grams beside the head.",
+            help="Longest draft from n-grams along with the head.",
         ),
     ] = NGRAM_DRAFT_MAX,
     ngram_min: Annotated[
@@ -181,7 +181,7 @@ def command(
     """Generate with multi-token prediction: what does it win?
 
     The text goes to stdout as it comes, accepted draft tokens coloured, and the figures to stderr
-    behind it; with --compare, --suite or --json the figures go to stdout.
+    after it; with --compare, --suite or --json the figures go to stdout.
     """
     out = shown.output
     draft = DraftRequest(

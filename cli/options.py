@@ -34,7 +34,7 @@ class CacheFormat(StrEnum):
 
 
 def model_option(more: str = "") -> Any:
-    """The option -m; ``more`` is said behind what it takes."""
+    """The option -m; ``more`` is said after what it takes."""
     return typer.Option(
         "-m",
         "--model",

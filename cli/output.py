@@ -243,7 +243,7 @@ class Output:
         Parameters
         ----------
         more : keys of the JSON object besides the list.
-        lines : shown to people behind the tables, never folded: they may be copied.
+        lines : shown to people after the tables, never folded: they may be copied.
         """
         rows = [{"schema": SCHEMA, **_finite(record)} for record in records]
         if self.mode == "json":

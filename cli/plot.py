@@ -300,7 +300,7 @@ def _draw_panel(axes: Axes, panel: Panel, styles: Sequence[str]) -> None:
             markerfacecolor=colour if series.form_of is None else "none",
             linestyle=_DASHES[style % len(_DASHES)] if series.is_line else "none",
             linewidth=1.5,
-            elinewidth=1.5 if series.is_line else 0.5,  # many dots hide behind thick bars
+            elinewidth=1.5 if series.is_line else 0.5,  # many dots hide after thick bars
             markersize=5,
             capsize=3 if series.is_line else 0,
         )

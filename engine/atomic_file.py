@@ -1,6 +1,6 @@
 """Files that are whole or not there: written beside their target, flushed, renamed.
 
-On Linux the new file has no name until it is whole: kill -9 leaves nothing behind, but for the
+On Linux the new file has no name until it is whole: kill -9 leaves nothing after, but for the
 moment between naming and renaming it. Elsewhere it leaves a file ``.draftsmith-PID-….tmp``. Who
 writes into the folder next removes that: a writer holds a lock on its file, which ends with it.
 """

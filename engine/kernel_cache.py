@@ -21,7 +21,7 @@ from typing import Any
 
 _PACKAGE = __name__.partition(".")[0] + "."
 _KERNELS = "_kernels"
-# Behind a file's pickles, which end where they end: a mark, and SHA-256 of the last pickle.
+# After a file's pickles, which end where they end: a mark, and SHA-256 of the last pickle.
 _MARK = b"\ndraftsmith sha256\n"
 _N_DIGEST = 32
 _MOST_BYTES = 1 << 28
@@ -285,7 +285,7 @@ def read_file(path: str) -> bytes | None:
 
 
 def whole(data: bytes) -> bytes:
-    """A pickle without the mark and the digest behind it; files of others have none.
+    """A pickle without the mark and the digest after it; files of others have none.
 
     Raises
     ------

@@ -120,7 +120,7 @@ class MtpDrafter:
         """Forget the text, and begin the random numbers anew."""
         self._n = 0  # tokens of the text
         self._n_known = 0  # of them, those whose hidden states are known
-        self._n_seen = 0  # hidden states behind those, of tokens that may not stand
+        self._n_seen = 0  # hidden states after those, of tokens that may not stand
         self._restart(0)
         self.confidences = np.empty(0, np.float32)
         self._random = np.random.default_rng(self._seed)
@@ -211,7 +211,7 @@ class MtpDrafter:
 
     def _take_in(self, least: int) -> None:
         """Make the entries of all tokens whose hidden states are known, if ``least`` wait."""
-        # the token behind a full context has no entry
+        # the token after a full context has no entry
         stop = min(self._n, self._n_known + 1, self.n_ctx)
         if stop - self._n_cached < least:
             return

@@ -35,7 +35,7 @@ class PerfectDrafter:
     Parameters
     ----------
     drafter : is asked as always, and told of the text
-    text : int32 [n], prompt and all that is generated behind it
+    text : int32 [n], prompt and all that is generated after it
     """
 
     def __init__(self, drafter: Drafter, text: NDArray[np.int32]) -> None:

@@ -44,7 +44,7 @@ class HeadFile:
     trunk : tensors of the model, which stand in where the file has none of its own
     params : of the model, but for its layers: those of the heads, which see the whole text
     first_block : number of the first head's block
-    is_normed : hidden states go in behind the model's last norm; else before it
+    is_normed : hidden states go in after the model's last norm; else before it
     feature_layers : layers of the model whose input a first step takes too
     d2t : int32 [n_draft], ascending: the token of each row of the draft's logits
     made_for : of the model that it was made for, as far as the file tells
@@ -177,7 +177,7 @@ class _Checks:
             )
 
     def is_normed(self) -> bool:
-        """Whether hidden states go in behind the last norm."""
+        """Whether hidden states go in after the last norm."""
         name = self._name("nextn.hidden")
         found = self.metadata.text(name) or "normed"
         if found not in ("normed", "raw"):
@@ -222,7 +222,7 @@ class _Checks:
         if falls.size:
             at = int(falls[0])
             raise self._damaged(
-                f"tensor {D2T} holds {ids[at + 1]} behind {ids[at]}, expected ascending ids"
+                f"tensor {D2T} holds {ids[at + 1]} after {ids[at]}, expected ascending ids"
             )
         return ids
 

@@ -35,9 +35,9 @@ from ..engine.transformer.tile_kernels import barrier, float_of_half, row_exp, r
 
 # See forward_kernels.
 BUILT_ON = {
-    "engine.transformer.dequant_kernels": "90c74375",
-    "engine.transformer.forward_kernels": "97ba2b6f",
-    "engine.transformer.tile_kernels": "0cfcf547",
+    "engine.transformer.dequant_kernels": "ca4a01d0",
+    "engine.transformer.forward_kernels": "e3946496",
+    "engine.transformer.tile_kernels": "2b817fce",
 }
 
 # Places in the second half of the slots, a row a head; OUTPUT is absent where it is the trunk's.
@@ -86,7 +86,7 @@ def embed(kind, table, row, scale, out):
 
 @njit(**INNER)
 def fill_trunk_row(arena, extras, hidden, features, p, eps, is_normed, row):
-    """Behind the embedding's part: position p's hidden state of the trunk and its features."""
+    """After the embedding's part: position p's hidden state of the trunk and its features."""
     stay_out()
     n = hidden.shape[1]
     part = row[n : 2 * n]
@@ -177,7 +177,7 @@ def leave(tid, n_threads, meet, weights, plan, sizes, reals, x, act, own, logits
 
 @njit(**INNER)
 def find_tops(row, n_draft, cap, first, last, tops):
-    """The largest logit of each block from ``first`` on; what lies behind the last is hidden."""
+    """The largest logit of each block from ``first`` on; what lies after the last is hidden."""
     stay_out()
     for b in range(first, last):
         start, stop = b * BLOCK, min((b + 1) * BLOCK, row.size)

@@ -81,7 +81,7 @@ class LlamaCppDraftModel:
     """A drafter as llama-cpp-python's ``draft_model``; one for each ``Llama``, as that no threads.
 
     ``Llama`` has to be made with ``logits_all=True``: it keeps the logits of one batch only
-    otherwise, and fails at the first draft behind that.
+    otherwise, and fails at the first draft after that.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class LlamaCppDraftModel:
         self._pacing = _Pacing(drafter, self.n_max) if paced else None
         self._asked = drafter if self._pacing is None else self._pacing
         self._left_ns = 0  # when the last call was over
-        self._ids = np.empty(1024, np.int32)  # of the last call, and behind them its draft
+        self._ids = np.empty(1024, np.int32)  # of the last call, and after them its draft
         self.clear()
         self.reset()
 

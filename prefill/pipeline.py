@@ -30,7 +30,7 @@ class Settings:
     Attributes
     ----------
     keep : share of the prompt's tokens, above 0, at most 1
-    positions : of kept tokens: one behind the other, or as in the whole prompt
+    positions : of kept tokens: one after the other, or as in the whole prompt
     chunk, min_tokens, neighbours, widen : see ``select``
     """
 
@@ -52,7 +52,7 @@ class Choice:
     scores : None: there was no need for any
     outcome : a selection; or why all is kept
     kept : int32 [n_kept], places in the prompt, ascending
-    positions : int64 [n_kept], for RoPE; None: one behind the other
+    positions : int64 [n_kept], for RoPE; None: one after the other
     budget_cut : tokens that were to be kept and did not fit into the context; 0: all did
     answer_begin : int32 [n_begin], tokens that the answer is to begin with
     """
@@ -72,7 +72,7 @@ class Choice:
 
     @property
     def places(self) -> NDArray[np.int64] | None:
-        """Their positions, int64 [n_kept + n_begin]; None: one behind the other."""
+        """Their positions, int64 [n_kept + n_begin]; None: one after the other."""
         if self.positions is None:
             return None
         behind = self.parts.n + np.arange(self.answer_begin.size, dtype=np.int64)

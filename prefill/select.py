@@ -3,7 +3,7 @@
 First all that is mandatory; then chunks of the document, the best first, each at once with the
 rest of the sentences or lines that it cuts, or of the words where no sentence ends near or its
 end does not fit: half of a passage answers nothing, and what waits for its other half finds the
-budget spent. What is sought may go on behind a sentence, so a chunk is worth half of its left
+budget spent. What is sought may go on after a sentence, so a chunk is worth half of its left
 neighbour, at least. Of equal chunks the first wins; one that is worth nothing is not taken, though
 there be room: it would cost the target time, and say nothing.
 
@@ -33,7 +33,7 @@ MANDATORY_MOST = 0.6  # of the budget
 _SENTENCE_MOST, _WORD_MOST = CHUNK, 8  # tokens that are added on a side
 _FLAT = 1e-6
 
-# Where a line ends, or a sentence, with what closes behind it; and the bytes they begin with.
+# Where a line ends, or a sentence, with what closes after it; and the bytes they begin with.
 _END = re.compile(f"(?<!\\n)\\n+|{SENTENCE_END}".encode())
 _BEGINS_END = np.isin(np.arange(256), list(b"\n.!?\xe2\xe3\xef"))
 _IS_BLANK = np.isin(np.arange(256), list(b" \t\n\v\f\r"))

@@ -43,7 +43,7 @@ def answer(
     Parameters
     ----------
     cache : empty
-    begun : the whole prompt behind its first layers, for kept tokens to go on from there; their
+    begun : the whole prompt after its first layers, for kept tokens to go on from there; their
         positions have to be the original ones, and the drafter no ``TrunkReader``
     meter : gets the stages "target prefill", "first token" and "decode"
     settings : of ``generate``

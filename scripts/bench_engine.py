@@ -64,7 +64,7 @@ def prefill(model: Model, ids: np.ndarray) -> float:
 
 
 def decode(model: Model, ids: np.ndarray, n_steps: int) -> float:
-    """Tokens a second of single steps behind ``ids``."""
+    """Tokens a second of single steps after ``ids``."""
     cache = model.new_cache(ids.size + n_steps + 1)
     token = int(model.forward(ids, cache).logits[0].argmax())
 
@@ -77,7 +77,7 @@ def decode(model: Model, ids: np.ndarray, n_steps: int) -> float:
 
 
 def batch_ms(model: Model, ids: np.ndarray, n: int, n_times: int) -> float:
-    """Milliseconds, median, of a pass of n tokens with logits of all behind 64 tokens."""
+    """Milliseconds, median, of a pass of n tokens with logits of all after 64 tokens."""
     cache = model.new_cache(64 + n)
     model.forward(ids[:64], cache)
     samples = []

@@ -119,7 +119,7 @@ def generate(
 
 
 def gap_at(llama: llama_cpp.Llama, text: list[int]) -> float:
-    """How much less likely than the first the second token behind ``text`` is, in logits."""
+    """How much less likely than the first the second token after ``text`` is, in logits."""
     llama.draft_model = None
     llama.reset()
     llama.eval(text)
@@ -128,7 +128,7 @@ def gap_at(llama: llama_cpp.Llama, text: list[int]) -> float:
 
 
 def call_us(model: DraftModel, text: np.ndarray, n_before: int) -> list[float]:
-    """Microseconds of each call along ``text`` (intc [n]) behind its first ``n_before`` tokens."""
+    """Microseconds of each call along ``text`` (intc [n]) after its first ``n_before`` tokens."""
     samples, n = [], n_before
     while n < len(text):
         start = time.perf_counter_ns()
@@ -155,7 +155,7 @@ def call_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
 def print_calls(rows: list[dict[str, Any]]) -> None:
     """Median and 99th percentile of a call, by case and length of the text."""
     us = {(row["case"], row["n_before"]): row["us"] for row in rows}
-    print("\n| us a call (p99) behind | " + " | ".join(f"{n} tokens" for n in CALLS_BEHIND) + " |")
+    print("\n| us a call (p99) after | " + " | ".join(f"{n} tokens" for n in CALLS_BEHIND) + " |")
     print("|" + "---|" * (1 + len(CALLS_BEHIND)))
     for name in dict.fromkeys(row["case"] for row in rows):
         cells = [

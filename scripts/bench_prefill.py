@@ -113,7 +113,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("-t", "--threads", type=thread_count, default=n_physical_cores())
     parser.add_argument("--llama-bin", type=Path, help="folder of llama-bench")
-    parser.add_argument("more", nargs="*", help="behind --: options of prefill-run")
+    parser.add_argument("more", nargs="*", help="after --: options of prefill-run")
     return parser.parse_args()
 
 

@@ -29,7 +29,7 @@ PROMPTS = HERE / "prompts.jsonl"
 
 
 def add_options(parser: argparse.ArgumentParser, predict: int, repeat: int) -> None:
-    """Add what is generated behind which prompts, and how much and how often by default."""
+    """Add what is generated after which prompts, and how much and how often by default."""
     parser.add_argument("-m", "--model", default="smollm2")
     parser.add_argument("--prompts", type=Path, default=PROMPTS)
     parser.add_argument("-n", "--predict", type=int, default=predict)
@@ -82,7 +82,7 @@ def row(kind: str, record: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser, predict=256, repeat=3)
-    parser.add_argument("more", nargs="*", help="behind --: options of lookup-run")
+    parser.add_argument("more", nargs="*", help="after --: options of lookup-run")
     options = parser.parse_args()
     print("| kind | prompt | text | plain t/s | draft t/s | ratio | accepted | same text |")
     print("|---|---|---|---|---|---|---|---|")

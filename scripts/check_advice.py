@@ -50,7 +50,7 @@ class OtherWork(Exception):
 
 
 def text_of(record: dict[str, Any], prompt: np.ndarray) -> ReplayTexts:
-    """What a run generated behind its prompt, int32 [n], as a conversation of one turn."""
+    """What a run generated after its prompt, int32 [n], as a conversation of one turn."""
     if record["n_input"] != prompt.size:
         raise OtherWork(f"a prompt of {record['n_input']} tokens, and one of {prompt.size}")
     tokens = np.append(prompt, record["tokens"]).astype(np.int32)
@@ -61,7 +61,7 @@ def text_of(record: dict[str, Any], prompt: np.ndarray) -> ReplayTexts:
 def assert_same_work(record: dict[str, Any], stats: SpecStats) -> None:
     """Compare a run with the replay of its text, number for number.
 
-    A token that ends the text and was drafted, with more behind it, is accepted in a run; a replay
+    A token that ends the text and was drafted, with more after it, is accepted in a run; a replay
     counts it as sampled, as llama-server does. That is the only number that may differ.
     """
     if not record["identical"]:

@@ -1,8 +1,8 @@
 """Changes to a GGUF file, of which fault_drill.py's mutants of models are made.
 
-Some are damage, some are lies by someone who knows the format, and some are put right again behind
+Some are damage, some are lies by someone who knows the format, and some are put right again after
 the change (``resize``, ``retype``), so that they get past the checks of offsets and lengths and
-reach what comes behind them.
+reach what comes after them.
 """
 
 from __future__ import annotations

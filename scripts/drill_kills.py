@@ -1,7 +1,7 @@
 """Kill commands at random moments, for fault_drill.py: only whole files may be left.
 
 Between naming a new file and renaming it a kill leaves a temporary one. That is counted; it is bad
-if two are ever there at once, or one is there behind a run that nobody has killed.
+if two are ever there at once, or one is there after a run that nobody has killed.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the same one by one, and a sampled token. A pass has to be finite, and bit for b
 ways, whatever the model has become.
 
 The arrays of a pass end at a page that nobody may touch, so that a kernel that reads or writes
-behind one crashes instead of going unnoticed.
+after one crashes instead of going unnoticed.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ class Wrong(Exception):
 
 
 # --------------------------------------------------------------------------------------------------
-# Arrays with a fence behind them
+# Arrays with a fence after them
 
 n_fenced = 0  # bytes since somebody asked
 
@@ -243,7 +243,7 @@ class _Fenced:
 
 
 def fenced(shape: Any, dtype: Any = np.uint8) -> np.ndarray:
-    """Zeros, and behind the last a page that may be neither read nor written."""
+    """Zeros, and after the last a page that may be neither read nor written."""
     global n_fenced
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     n = prod(sizes) * np.dtype(dtype).itemsize
@@ -260,7 +260,7 @@ def fenced(shape: Any, dtype: Any = np.uint8) -> np.ndarray:
 
 
 def fence() -> None:
-    """Put a fence behind every array that the engine makes for a pass."""
+    """Put a fence after every array that the engine makes for a pass."""
     for module in (dequant, kv_cache, model, rope):
         module.np = _Fenced()  # type: ignore[attr-defined]
     pack._aligned = fenced

@@ -121,7 +121,7 @@ def run_children(
 ) -> tuple[Counter[str], list[str]]:
     """Run ``command first stop folder`` for batches of mutants, as ``child`` does.
 
-    A child that dies or hangs costs the mutant it was at; the next one goes on behind it.
+    A child that dies or hangs costs the mutant it was at; the next one goes on after it.
     """
     counts: Counter[str] = Counter()
     found = []

@@ -67,7 +67,7 @@ class Head(nn.Module):
         return torch.cat(parts, -1)
 
     def inputs_next(self, e: Tensor, h: Tensor) -> Tensor:
-        """[..., 2 n], of a step behind another."""
+        """[..., 2 n], of a step after another."""
         eps = self.sizes.eps
         return torch.cat((rms_norm(e, self.enorm, eps), rms_norm(h, self.hnorm, eps)), -1)
 

@@ -1,7 +1,7 @@
 """Documents with hidden sentences, as a model's first layers see them: data to train a scorer on.
 
 A document takes one pass, and each question about it another one that does not see it, as with
-``prefill.trained``. A file holds, for one document and its questions one behind the other:
+``prefill.trained``. A file holds, for one document and its questions one after the other:
     document float16 [n, n_layers, n_embd]   what goes into some layers, divided by its root mean
     question float16 [n_asked, n_layers, n_embd]                                          square
     spans    int32   [n_questions, 2]        tokens of each question, of n_asked

@@ -103,7 +103,7 @@ def load() -> Iterator[Load]:
 
 @pytest.fixture
 def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """interrupt_after(n): from now on Ctrl-C comes with a text's n-th token, and each behind it."""
+    """interrupt_after(n): from now on Ctrl-C comes with a text's n-th token, and each after it."""
     add = stream.TextPrinter.add
 
     def set_up(n_tokens: int) -> None:

@@ -1,7 +1,7 @@
 """What llama-cpp-python's ``Llama.generate`` does with a draft model, without the library.
 
 Written from its behaviour in release 0.3.36: the draft model sees all ids up to the token just
-sampled; a draft is evaluated behind that; the first sampled token that differs from it cuts the
+sampled; a draft is evaluated after that; the first sampled token that differs from it cuts the
 rest off; what a caller sends into the generator is
 shown to the draft model and then evaluated as a draft is.
 """
@@ -24,7 +24,7 @@ class LoopLlama:
 
     Attributes
     ----------
-    input_ids : intc [n_ctx], as the library's: garbage behind ``n_tokens``, rejected drafts in it
+    input_ids : intc [n_ctx], as the library's: garbage after ``n_tokens``, rejected drafts in it
     asked : every text that the draft model was shown
     evaluated : called with the size of each batch
     n_drafted, n_accepted : counted here, from what was evaluated

@@ -5,7 +5,7 @@ llama-server tells it: `begin` with a request's prompt, `draft` with the text so
 sampled is its last), `accept` after a draft has been verified. A draft may be longer than the
 limit: whoever asked cuts it, and only the repaired drafters (naive_repaired.py) want to know.
 
-Where C++ reads behind the end of a vector, which is anybody's guess, there is no match here.
+Where C++ reads after the end of a vector, which is anybody's guess, there is no match here.
 """
 
 from __future__ import annotations

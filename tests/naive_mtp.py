@@ -42,7 +42,7 @@ class NaiveMtp:
         start: int = 0,
         temperature: float = 1.0,
     ) -> Reals:
-        """float64 [len(drafted) + 1, n_draft]: what each step says of the token behind those.
+        """float64 [len(drafted) + 1, n_draft]: what each step says of the token after those.
 
         ``start``: the first token whose hidden state is known.
         """

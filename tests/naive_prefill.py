@@ -98,7 +98,7 @@ def widen(
 
 
 def sentence_ends(text: str) -> set[int]:
-    """Bytes of a text behind which a sentence or a line is over."""
+    """Bytes of a text after which a sentence or a line is over."""
     ends = set()
     for at, c in enumerate(text):
         behind = text[at + 1 :]

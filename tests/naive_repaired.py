@@ -18,7 +18,7 @@ MAX_NGRAMS = 1 << 20  # in ngram-mod's pool
 
 
 def earlier(text: Tokens, size: int, n_behind: int) -> list[int]:
-    """Where the last `size` tokens occur before, with `n_behind` tokens or more behind them."""
+    """Where the last `size` tokens occur before, with `n_behind` tokens or more after them."""
     ngram = text[-size:]
     starts = range(len(text) - size - n_behind + 1)
     return [start for start in starts if text[start : start + size] == ngram]

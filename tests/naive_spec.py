@@ -133,7 +133,7 @@ def draft_limit(n_text: int, n_done: int, n_predict: int | None, n_ctx: int | No
 
 
 def first_draft(drafters: Sequence[Drafter], text: Tokens, limit: int) -> tuple[Tokens, int | None]:
-    """The first draft that is not empty, cut to `limit`; those behind it are not asked."""
+    """The first draft that is not empty, cut to `limit`; those after it are not asked."""
     if limit > 0:
         for i, drafter in enumerate(drafters):
             drafted = drafter.draft(text, limit)

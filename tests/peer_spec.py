@@ -58,7 +58,7 @@ def ask_peer(job: dict[str, Any]) -> list[tuple[dict[str, Any], Logged]]:
 
 
 def read_log(log: str) -> list[Logged]:
-    """What the log says of each of the requests, which were one behind the other."""
+    """What the log says of each of the requests, which were one after the other."""
     requests = []
     now = Logged([], [])
     for line in log.splitlines():

@@ -64,7 +64,7 @@ def streams(seed: int, n: int = 400) -> dict[str, list[int]]:
     }
 
 
-# For drafts behind every prefix.
+# For drafts after every prefix.
 SHORT_STREAMS = {
     **streams(1, 150),
     "nothing": [],

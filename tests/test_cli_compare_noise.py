@@ -22,7 +22,7 @@ STEPS = {n: [(9 + n) * MS] * 3 for n in (1, 2, 4, 8)}
 
 
 def run(n_tokens: int, ms: float, n_rounds: int, drafts: Sequence[int] = ()) -> Generation:
-    """A generation of tokens behind the first, with so many drafts of 1, 2, ... tokens or more."""
+    """A generation of tokens after the first, with so many drafts of 1, 2, ... tokens or more."""
     reached = np.array([*drafts, 0], np.int64)
     return Generation(
         reached,

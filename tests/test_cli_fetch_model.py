@@ -139,7 +139,7 @@ def test_other_wheels(name: str, cli: Cli, tmp_path: Path, cache: Path) -> None:
 
 
 def test_wheels_that_lie(cli: Cli, tmp_path: Path, cache: Path) -> None:
-    """The bug: a wheel that goes on behind what it announces, written to the end."""
+    """The bug: a wheel that goes on after what it announces, written to the end."""
     n_bytes = 0x01234567
     wheel = wheel_of(tmp_path / "x.whl", bytes(n_bytes))
     raw = wheel.read_bytes()

@@ -116,7 +116,7 @@ def test_documents_are_apart(create: Cli, text: Path, tmp_path: Path) -> None:
 
 
 def test_mixed_kinds(create: Cli, text: Path, tmp_path: Path) -> None:
-    """Token ids between texts that shift the numbers of the documents behind them."""
+    """Token ids between texts that shift the numbers of the documents after them."""
     np.save(tmp_path / "ids.npy", np.arange(9, dtype=np.int32))
     with gzip.open(tmp_path / "more.txt.gz", "wt") as file:
         file.write(TEXT)
@@ -320,7 +320,7 @@ def test_disk_fills_while_spilling(
         timeout=60,
     )
     printed = done.stdout.splitlines()
-    assert printed[-1] == "0", done  # and nothing behind it
+    assert printed[-1] == "0", done  # and nothing after it
     assert int(next(csv.DictReader(io.StringIO(done.stdout)))["n_runs"]) > 4
     assert done.returncode == ExitStatus.DISK_FULL, done.stderr
     (line,) = done.stderr.splitlines()

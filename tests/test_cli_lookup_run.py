@@ -135,7 +135,7 @@ def test_greedy_text_is_that_of_plain_decoding(real: Run) -> None:
 
 @pytest.mark.parametrize("names", [("--stop",), ("-r",), ("--stop", "--reverse-prompt")])
 def test_a_stop_string(run: Run, names: tuple[str, ...]) -> None:
-    """A text that goes on behind the string, shows it, or is another one with drafts."""
+    """A text that goes on after the string, shows it, or is another one with drafts."""
     args = ("-p", "the cat", "-n", "40")
     whole = run(*args, "--json").record
     string = whole["text"][12:15]
@@ -169,7 +169,7 @@ def test_eos_inside_a_draft(real: Run) -> None:
 
 
 def test_the_model_ends_the_text(real: Run) -> None:
-    """A text that goes on behind its end, or ends although it was told not to."""
+    """A text that goes on after its end, or ends although it was told not to."""
     args = ("-p", "The capital of France is", "-n", "40", "--json")
     ended = real(*args).record
     assert ended["stop_reason"] == "eog"
@@ -224,7 +224,7 @@ def test_the_context_fills(run: Run) -> None:
 
 
 def test_a_context_beyond_training_is_warned_of(run: Run) -> None:
-    """Nonsense behind token 256 that nobody explains."""
+    """Nonsense after token 256 that nobody explains."""
     done = run("-p", "the cat", "-c", "300", "-n", "2", "-q")
     assert "warning: -c 300 is more than the 256 tokens" in done.stderr
 

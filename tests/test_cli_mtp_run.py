@@ -97,7 +97,7 @@ def run(cli: Cli, toys: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.mark.parametrize("drafter", ["mtp", "ngram", "mtp+ngram"])
 def test_a_stop_string(run: Run, drafter: str) -> None:
-    """A text that goes on behind the string where a head drafted it, or is another one."""
+    """A text that goes on after the string where a head drafted it, or is another one."""
     args = ("-m", "flat.gguf", "-p", "the cat", "-n", "30", "--temp", "0", "--json")
     whole = run(*args, "--drafter", "none").record
     head = ("--mtp-head", "perfect.gguf") if "mtp" in drafter else ()
@@ -301,7 +301,7 @@ def test_the_shipped_head_is_missing(
 
 
 def test_suite_rows(suite: Run) -> None:
-    """A prompt that is lost, or a text that goes on behind max_tokens."""
+    """A prompt that is lost, or a text that goes on after max_tokens."""
     record = suite("--drafter", "mtp", "--draft-fixed", "--json").record
     rows = record["rows"]
     assert [(row["id"], row["category"], row["n_predict"]) for row in rows] == [

@@ -560,7 +560,7 @@ def test_what_is_missing(cli: Cli, toys: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("drafter", ["none", "ngram"])
 def test_a_stop_string(run: Run, drafter: str) -> None:
-    """An answer that goes on behind the string, or is another one with drafts."""
+    """An answer that goes on after the string, or is another one with drafts."""
     whole = run("--scorer", "lexical", "-n", "20", "--json").record
     string = whole["text"][9:12]
     args = ("--scorer", "lexical", "-n", "20", "--stop", string, "--decode-drafter", drafter)

@@ -215,7 +215,7 @@ class TestRefusals:
         action(tmp_path / ("x" * 255))
 
     def test_check_leaves_no_trace(self, action: Callable[[Path], object], tmp_path: Path) -> None:
-        """The trial file of the check stays behind."""
+        """The trial file of the check stays after."""
         action(tmp_path / "out")
         assert {path.name for path in tmp_path.iterdir()} <= {"out"}
 

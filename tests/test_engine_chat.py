@@ -361,7 +361,7 @@ def test_a_process_that_starts_slowly(
 
 
 def test_interrupted(toy: GgufMetadata, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C that leaves a process behind, or waits for its end."""
+    """Ctrl-C that leaves a process after, or waits for its end."""
     workers = []
 
     def interrupt(worker: subprocess.Popen[bytes], _: bytes) -> None:
@@ -404,7 +404,7 @@ def test_bos_is_not_doubled(kind: str, start: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("end", ["", "{{ eos_token }}"])
 def test_eos_is_not_doubled(end: str, tmp_path: Path) -> None:
-    """EOS twice behind a prompt."""
+    """EOS twice after a prompt."""
     tokenizer, ids = encode(tmp_path, "gpt-2", "{{ messages[0].content }}" + end)
     assert tokenizer.add_eos
     assert ids.count(tokenizer.eos_id) == 1

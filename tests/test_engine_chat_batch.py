@@ -151,7 +151,7 @@ def test_texts_that_share_nothing_are_bounded() -> None:
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_others_go_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversation that takes those before and behind it along, or their time and memory."""
+    """A conversation that takes those before and after it along, or their time and memory."""
     monkeypatch.setattr(chat, "PROCESSOR_S", 0.2)
     source = f"{{% if messages[0].content == 'bomb' %}}{BOMBS[name]}{{% endif %}}{CHATML}"
     texts = ["a", "b", "bomb", "c", "bomb", "bomb", "d" * 10**6]

@@ -91,7 +91,7 @@ FILES: dict[str, tuple[bytes, str, str]] = {
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_that_are_no_gguf(name: str, tmp_path: Path) -> None:
-    """The bug: "it begins with b'vers'", for what a clone without Git LFS leaves behind."""
+    """The bug: "it begins with b'vers'", for what a clone without Git LFS leaves after."""
     data, what, remedy = FILES[name]
     path = tmp_path / "model.gguf"
     path.write_bytes(data)

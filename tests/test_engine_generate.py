@@ -405,7 +405,7 @@ def test_counts_of_the_drafter_that_is_always_wrong() -> None:
 @pytest.mark.parametrize("name", [None, *NAMES])
 @pytest.mark.parametrize("place", range(1, 12))
 def test_end_of_generation_inside_a_draft(name: str | None, place: int) -> None:
-    """Drafted tokens behind the end of the text, shown or kept; an end that goes unnoticed where
+    """Drafted tokens after the end of the text, shown or kept; an end that goes unnoticed where
     the draft foresaw it."""
     text = plain()
     end = text[place]
@@ -448,7 +448,7 @@ class TokenStop:
 @pytest.mark.parametrize("place", range(1, 12))
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_a_stop_string_inside_a_draft(name: str | None, place: int, temperature: float) -> None:
-    """Another text with drafts than without, or tokens behind the string that stay in the cache."""
+    """Another text with drafts than without, or tokens after the string that stay in the cache."""
     text = plain(temperature)
     drafter = name and ListDrafter(guesses(temperature)[name])
     cache = HashCache()
@@ -798,7 +798,7 @@ class PlacedModel(OpenModel):
 @pytest.mark.parametrize("drafter", ["none", "list", "reading"])
 @pytest.mark.parametrize("n_batch", [3, 512])
 def test_positions_of_a_prompt_with_gaps(drafter: str, n_batch: int) -> None:
-    """Text behind a prompt with gaps at the slots' positions, or at those of a rejected draft."""
+    """Text after a prompt with gaps at the slots' positions, or at those of a rejected draft."""
     model, cache = PlacedModel(), HashCache()
     places = np.array([0, 1, 7, 8, 9, 40, 41, 50], np.int64)
     wrong = [5, *plain(n=30)[1:]]

@@ -124,7 +124,7 @@ def test_another_quantisation(tmp_path: Path) -> None:
 
 
 def test_large_tensors_are_sampled(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ends of a large tensor, or the bytes behind its last whole word, left out."""
+    """The ends of a large tensor, or the bytes after its last whole word, left out."""
     monkeypatch.setattr("draftsmith.engine.gguf.identity._SMALL_BYTES", 0)
     [tensor] = [t for t in open_tensors(toy).values() if t.name == "token_embd.weight"]
     for n in (8, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (1 << 21) + 5):

@@ -19,7 +19,7 @@ from draftsmith.engine import kernel_cache
 from draftsmith.engine.kernel_cache import read_file, unpickled, whole, why_unsafe
 
 numba = pytest.importorskip("numba")
-from numba.core import config  # noqa: E402 (behind the check)
+from numba.core import config  # noqa: E402 (after the check)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="owners and modes of Unix"),

@@ -114,7 +114,7 @@ def test_windows_are_the_naive_mask(
 def test_a_window_sees_its_tokens_and_no_other(
     kind: str, toys: dict[str, Path], load: Load
 ) -> None:
-    """The bug: what stands before the window changes what is computed behind it."""
+    """The bug: what stands before the window changes what is computed after it."""
     model = load(toys[kind])
     ids = tokens(400)
     other = ids.copy()
@@ -122,7 +122,7 @@ def test_a_window_sees_its_tokens_and_no_other(
     ways = [LayerPass(model, text, window=50, n_sink=4, wide=(390, 400)) for text in (ids, other)]
     for way in ways:
         way.run()
-    # of one layer: a token behind 100 + 50 has none of the others in its window
+    # of one layer: a token after 100 + 50 has none of the others in its window
     assert_bits(ways[0].x[150:390], ways[1].x[150:390])
     assert (ways[0].x[390:] != ways[1].x[390:]).any() or kind == "gemma3"
 
@@ -206,7 +206,7 @@ def test_small_and_large_texts_share_a_model(toys: dict[str, Path], load: Load) 
 
 
 def test_what_cannot_run_is_refused(toys: dict[str, Path], load: Load) -> None:
-    """The bug: an empty text, or keys written behind a cache's end."""
+    """The bug: an empty text, or keys written after a cache's end."""
     model = load(toys["llama"])
     with pytest.raises(UsageError, match="no token"):
         LayerPass(model, [])

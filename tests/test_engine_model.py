@@ -384,7 +384,7 @@ def test_ids_in_place_of_weights_are_refused(name: str, load: Load, tmp_path: Pa
 
 
 def test_a_full_context_is_refused_and_left_alone(small: dict[str, Path], load: Load) -> None:
-    """The bug: tokens written behind the cache's end, or half of a batch kept."""
+    """The bug: tokens written after the cache's end, or half of a batch kept."""
     model = load(small["Q4_1"])
     ids = tokens(20)
     cache = model.new_cache(20)
@@ -403,7 +403,7 @@ def test_a_full_context_is_refused_and_left_alone(small: dict[str, Path], load: 
 def test_tokens_outside_the_vocabulary_are_refused(
     wrong: int, small: dict[str, Path], load: Load
 ) -> None:
-    """The bug: an embedding read from before the first or behind the last."""
+    """The bug: an embedding read from before the first or after the last."""
     model = load(small["Q4_1"])
     cache = model.new_cache(20)
     assert_refused(UsageError, "vocabulary", lambda: model.forward(np.array([1, wrong, 2]), cache))

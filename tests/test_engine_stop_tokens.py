@@ -52,7 +52,7 @@ def peer_ends(path: Path) -> list[tuple[int, str]]:
 
 
 def test_of_the_real_model(smollm2: Path) -> None:
-    """A chat that goes on behind <|im_end|>, or ends nowhere; as llama.cpp notes them itself."""
+    """A chat that goes on after <|im_end|>, or ends nowhere; as llama.cpp notes them itself."""
     metadata = read_metadata(smollm2)
     vocabulary = read_vocabulary(metadata)
     found = eog_ids(metadata, vocabulary)

@@ -254,7 +254,7 @@ def test_truncated_then_told_is_never_told(name: str, length: int, toys: Toys) -
 
 
 def test_reset_forgets_the_text(toys: Toys) -> None:
-    """The bug: a text that begins behind the last one, or other random numbers than before."""
+    """The bug: a text that begins after the last one, or other random numbers than before."""
     found = []
     story = toys.story("features", temperature=1.0, seed=4)
     for seed in (3, 3):
@@ -321,9 +321,9 @@ def test_a_round_that_was_broken_off(toys: Toys) -> None:
 
 
 def test_drafts_end_with_the_context(toys: Toys) -> None:
-    """The bug: keys written behind the cache's end; a last token that could be drafted and is not.
+    """The bug: keys written after the cache's end; a last token that could be drafted and is not.
 
-    The token behind n_ctx others needs no place of its own.
+    The token after n_ctx others needs no place of its own.
     """
     expected = toys.story("features", n_ctx=40)
     expected.tell(text_of(15))
@@ -337,7 +337,7 @@ def test_drafts_end_with_the_context(toys: Toys) -> None:
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_a_text_that_fills_the_context_to_the_last_batch(n_threads: int, toys: Toys) -> None:
-    """The bug: an entry behind the cache's end, made of the token that has no place in it."""
+    """The bug: an entry after the cache's end, made of the token that has no place in it."""
     story = toys.story("chain", n_ctx=512, n_threads=n_threads)
     story.prompt(text_of(512))
     story.token(5)
@@ -364,7 +364,7 @@ def test_too_little_text(toys: Toys) -> None:
 
 
 def test_a_draft_ends_where_nothing_is_sure(toys: Toys) -> None:
-    """The bug: an unsure token that is drafted, or a sure one behind it; a head that has been cut
+    """The bug: an unsure token that is drafted, or a sure one after it; a head that has been cut
     short, and goes on from there."""
     text = text_of(20)
     whole = toys.story("raw")
@@ -555,7 +555,7 @@ def test_to_the_end_of_the_context(n_ctx: int, run: Generate, perfect: MtpHead) 
 
 @pytest.mark.parametrize("place", range(1, 9))
 def test_end_of_generation_inside_a_draft(place: int, run: Generate, perfect: MtpHead) -> None:
-    """The bug: a drafter whose text goes on behind the end of the text."""
+    """The bug: a drafter whose text goes on after the end of the text."""
     text = run(None).tokens
     end = text[place]
     drafter = MtpDrafter(perfect, 200)
@@ -599,7 +599,7 @@ def test_the_loops_text_is_plain_decodings(name: str, toys: Toys) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 10**6, 2**31])
 def test_tokens_outside_the_vocabulary_are_refused(wrong: int, toys: Toys) -> None:
-    """The bug: an embedding read from before the first or behind the last."""
+    """The bug: an embedding read from before the first or after the last."""
     drafter = toys.story().drafter
     with pytest.raises(InputMalformed, match="vocabulary"):
         drafter.accept([3, wrong])
@@ -607,7 +607,7 @@ def test_tokens_outside_the_vocabulary_are_refused(wrong: int, toys: Toys) -> No
 
 
 def test_a_text_longer_than_the_context_is_refused(toys: Toys) -> None:
-    """The bug: tokens written behind the end."""
+    """The bug: tokens written after the end."""
     drafter = toys.story(n_ctx=8).drafter
     drafter.accept(text_of(9))
     with pytest.raises(UsageError, match=r"10 tokens .* context of 8"):

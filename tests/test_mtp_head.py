@@ -292,7 +292,7 @@ def floats(*shape: int) -> NDArray[np.float32]:
 def test_tensors_of_another_shape(
     name: str, tensor: NDArray[Any], words: str, path: Path, model: Model, head_path: Path
 ) -> None:
-    """The bug: weights read from behind the end of a tensor."""
+    """The bug: weights read from after the end of a tensor."""
     full = f"blk.2.nextn.{name}.weight"
     toy = ToyHead(feature_layers=(1,), n_draft=100, tensors={full: tensor})
     write_toy_head(head_path, head=toy, **SMALL)
@@ -339,8 +339,8 @@ def changed(at: int, token: int) -> NDArray[np.int32]:
     [
         (changed(-1, 10**6), "to 1000000, expected of the"),
         (changed(0, -1), "from -1 expected from 0"),
-        (changed(5, int(IDS[4])), f"{IDS[4]} behind {IDS[4]}, ascending"),
-        (changed(5, 0), f"0 behind {IDS[4]}, ascending"),
+        (changed(5, int(IDS[4])), f"{IDS[4]} after {IDS[4]}, ascending"),
+        (changed(5, 0), f"0 after {IDS[4]}, ascending"),
         (np.arange(5000, dtype=np.int32), "5000 ids to 4999"),
         (IDS.reshape(10, 10), "I32 of 10 x 10, expected a vector"),
         (floats(100), "F32 of 100, expected I32"),

@@ -94,7 +94,7 @@ def test_rounds_are_those_of_the_server(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, run in RUNS.items() if run["n_slots"] == 1])
 def test_drafters_are_asked_as_often_as_by_the_server(name: str) -> None:
-    """The bug: one that is asked behind another's draft, or where nothing can be verified.
+    """The bug: one that is asked after another's draft, or where nothing can be verified.
 
     It would learn what it does not learn in the server, which adds up what its slots do.
     """
@@ -441,7 +441,7 @@ def test_vllm_by_hand() -> None:
 
 
 def test_the_end_of_a_text_within_a_draft() -> None:
-    """The bug: the token that ends a text is accepted, or what is drafted behind it counts."""
+    """The bug: the token that ends a text is accepted, or what is drafted after it counts."""
     assert count_accepted([1, 2, 3], [1, 2, 4], [2]) == 1
     assert count_accepted([1, 2], [1, 2], [2]) == 2
     assert count_accepted([1, 2, 3], [1, 2], []) == 2
@@ -466,7 +466,7 @@ class Fixed(Drafter):
 
 
 def test_rounds_by_hand() -> None:
-    """The bug: a limit off by one, a drafter asked behind the winner, or told of nothing."""
+    """The bug: a limit off by one, a drafter asked after the winner, or told of nothing."""
     first = Fixed([], [3, 4, 9])
     second = Fixed([], [6, 7, 8])
     generated = [1, 2, 3, 4, 5, 6, 7]

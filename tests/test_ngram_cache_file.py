@@ -1031,7 +1031,7 @@ def test_memory_that_suffices_is_not_refused(path: Path) -> None:
 def test_llama_cache_that_changes_while_it_is_read(
     path: Path, small: NgramCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sizes that were checked are others when they are used: writes behind the arrays."""
+    """Sizes that were checked are others when they are used: writes after the arrays."""
     write_cache(path, small, format="llama.cpp")
     reference = open_cache(path)
     real = cache_file.read_llama

@@ -34,8 +34,8 @@ def short() -> ReplayTexts:
     [(40, 0, 0), (39, 0, 1), (36, 0, 1), (35, 1, 0), (30, 1, 0), (29, 1, 1), (20, 2, 0), (4, 6, 0)],
 )
 def test_counts(n_ctx: int, refused: int, stopped: int) -> None:
-    """An answer behind a prompt that just fills the slot, or one token off: llama-server refuses
-    a prompt of n_ctx tokens, and yields n_ctx - n_prompt tokens behind a shorter one."""
+    """An answer after a prompt that just fills the slot, or one token off: llama-server refuses
+    a prompt of n_ctx tokens, and yields n_ctx - n_prompt tokens after a shorter one."""
     found = beyond(short(), n_ctx)
     assert found == Beyond(refused, stopped, 40)
     assert bool(found) == (refused + stopped > 0)

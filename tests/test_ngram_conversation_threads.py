@@ -153,7 +153,7 @@ def test_retries_and_regenerated_answers() -> None:
 
 
 def test_a_question_that_was_edited() -> None:
-    """Another question behind the same answers is a branch, and not a new conversation."""
+    """Another question after the same answers is a branch, and not a new conversation."""
     lines = growing(3, answer=LONG)
     history = lines[1]["request"]["messages"][:-1]
     edited = call([*history, user("another")], "b")

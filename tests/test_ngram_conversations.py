@@ -1,4 +1,4 @@
-"""Conversations: which tokens were generated behind which prompt, and what cannot be read."""
+"""Conversations: which tokens were generated after which prompt, and what cannot be read."""
 
 from __future__ import annotations
 
@@ -696,7 +696,7 @@ def test_control_tokens_in_words(kind: str, tmp_path: Path) -> None:
 
 
 def test_no_token_ends_the_answer(tmp_path: Path) -> None:
-    """What the template writes behind an answer, as if the model had."""
+    """What the template writes after an answer, as if the model had."""
     source = (
         "{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n\n{% endfor %}"
         "{% if add_generation_prompt %}### assistant:\n{% endif %}"
@@ -707,7 +707,7 @@ def test_no_token_ends_the_answer(tmp_path: Path) -> None:
 
 
 def test_a_template_that_ends_the_text(tmp_path: Path) -> None:
-    """An answer that goes on behind its end, to what ends the whole text, as Phi 3's does."""
+    """An answer that goes on after its end, to what ends the whole text, as Phi 3's does."""
     source = CHATML + "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
     toy = Toy.of(tmp_path, source)
     assert toy.tokenizer.eos_id in toy.ends
@@ -1037,7 +1037,7 @@ def test_too_long_for_a_conversation(
 
 
 def test_interrupted(chatml: Toy, tmp_path: Path) -> None:
-    """Ctrl-C, or another error of the caller, that leaves the process behind that renders."""
+    """Ctrl-C, or another error of the caller, that leaves the process after that renders."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

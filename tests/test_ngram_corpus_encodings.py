@@ -67,7 +67,7 @@ def test_unmarked_text_is_refused(encoding: str, text: str, size: int) -> None:
 
 
 def test_zeros_that_come_later_are_found() -> None:
-    """PowerShell's >> adds UTF-16 behind a text that is none."""
+    """PowerShell's >> adds UTF-16 after a text that is none."""
     data = b"plain text of one byte a letter\n" * 4000 + "and then two\n".encode("utf-16-le") * 2000
     with pytest.raises(InputMalformed) as error:
         decoded(data, 1 << 20)

@@ -138,7 +138,7 @@ def test_one_word_that_is_too_long(smollm2: Path, tmp_path: Path) -> None:
 
 
 def test_bad_line_in_a_folder_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One bad line in a folder of logs ends the run, or takes the lines behind it along."""
+    """One bad line in a folder of logs ends the run, or takes the lines after it along."""
     lines = [b'{"t": "a"}', b"no JSON", b'{"u": 1}', b'{"t": "%s"}' % (b"x" * 200), b'{"t": "b"}']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     corpus = open_corpus([str(tmp_path)], field="t")

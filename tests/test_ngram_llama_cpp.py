@@ -235,7 +235,7 @@ def test_wrong_vocabulary(model: LlamaCppDraftModel) -> None:
 
 
 def test_limits(model: LlamaCppDraftModel) -> None:
-    """A draft longer than asked for, an empty text that is read behind its end."""
+    """A draft longer than asked for, an empty text that is read after its end."""
     assert ask(model, []) == []
     assert len(ask(model, AGAIN)) == 6
     model.n_max = 2
@@ -278,7 +278,7 @@ def test_refuses_to_be_copied() -> None:
 
 
 def call_us(text: np.ndarray, n: int = 300, times: int = 5) -> list[float]:
-    """Microseconds of a call of the adapter, of accept and of draft, behind ``text``.
+    """Microseconds of a call of the adapter, of accept and of draft, after ``text``.
 
     The least of some medians, for others use this machine too.
     """

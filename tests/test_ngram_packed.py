@@ -148,7 +148,7 @@ def test_slots_find_each_row_and_nothing_else(n_rows: int, n_vocab: int) -> None
 
 
 def test_full_rows_in_the_index() -> None:
-    """All followers of a token in one stretch of the index, or rows lost behind its wrap."""
+    """All followers of a token in one stretch of the index, or rows lost after its wrap."""
     for n in (1, 50, 200):
         counts = {(token, token * k % n): {0: 1} for token in range(n) for k in (1, 3, 7)}
         arrays = pack(table_of(counts, 2), 2, n).arrays

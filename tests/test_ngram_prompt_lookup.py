@@ -78,7 +78,7 @@ class Driven:
         places: Sequence[int] | None = None,
         n_max: int = LONGEST,
     ) -> list[list[int]]:
-        """What is drafted where, everywhere behind the prompt by default."""
+        """What is drafted where, everywhere after the prompt by default."""
         if places is None:
             places = range(n_prompt, len(text) + 1)
         same = 0
@@ -105,7 +105,7 @@ def oracle(keys: Sequence[int], ends: Sequence[int] = ()) -> Drafter:
 @pytest.mark.parametrize("name", STREAMS)
 def test_equals_looking(name: str, keys: tuple[int, ...]) -> None:
     """A place that is not the first, an n-gram that is not the longest, a draft beyond the text's
-    end: the draft behind every prefix of streams that are hard each in its way."""
+    end: the draft after every prefix of streams that are hard each in its way."""
     text = STREAMS[name]
     naive = oracle(keys)
     for n_max in (LONGEST, 2):
@@ -115,7 +115,7 @@ def test_equals_looking(name: str, keys: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("keys", [(2, 10), (1, 4), (2, 5, 10)], ids=str)
 def test_ends_of_generation(keys: tuple[int, ...]) -> None:
-    """transformers' drafts that go on behind an end-of-generation token, or look further when they
+    """transformers' drafts that go on after an end-of-generation token, or look further when they
     begin with one; vLLM's that stop at it."""
     text = passages(random.Random(3), 300, 6)
     naive = oracle(keys, (2, 4))
@@ -156,7 +156,7 @@ def test_grows() -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_stops_where_there_is_no_room(name: str) -> None:
-    """A write behind the arrays, or an endless loop, where more comes than was said; drafts from
+    """A write after the arrays, or an endless loop, where more comes than was said; drafts from
     places that were not indexed."""
     text = STREAMS[name] * 8
     small = Driven((2, 10), 40)

@@ -495,7 +495,7 @@ def domain_case() -> dict[str, Any]:
 
 
 def test_replay_twice() -> None:
-    """A replay that leaves something behind: learnt n-grams, a table that was not cleared."""
+    """A replay that leaves something after: learnt n-grams, a table that was not cleared."""
     case = domain_case()
     first, second = replay(**case), replay(**case)
     assert counts_of(first) == counts_of(second)

@@ -161,7 +161,7 @@ def test_full_disk_while_a_run_is_written(
 
 
 def test_files_have_no_name(tmp_path: Path) -> None:
-    """A kill -9 while counting, which leaves gigabytes behind."""
+    """A kill -9 while counting, which leaves gigabytes after."""
     with NgramCounter(
         orders=ORDERS, n_vocab=256, max_memory=0, folder=tmp_path, batch_tokens=100
     ) as counter:

@@ -95,7 +95,7 @@ def test_keeps_llama_cpp_s_format(tmp_path: Path) -> None:
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    """A link replaced by a file: the shared cache behind it learns nothing more."""
+    """A link replaced by a file: the shared cache after it learns nothing more."""
     real, link = tmp_path / "real" / "x.lcd", tmp_path / "x.lcd"
     real.parent.mkdir()
     add_counts(real, generated([1], [4]))

@@ -27,7 +27,7 @@ COMBINED = "ngram-simple:size-n=7,size-m=8+ngram-map-k4v:size-n=3,size-m=6+ngram
 
 
 def rounds_of(drafter: SpecDrafter, prompt: list[int], turn: list[int]) -> list[Round]:
-    """The rounds of a loop that generates ``turn`` behind the prompt."""
+    """The rounds of a loop that generates ``turn`` after the prompt."""
     drafter.begin(prompt)
     rounds = []
     drafter.accept(turn[:1])

@@ -86,7 +86,7 @@ class Driven:
         n_max: int = LONGEST,
         forget: bool = False,
     ) -> list[list[int]]:
-        """What is drafted where, everywhere behind the prompt by default."""
+        """What is drafted where, everywhere after the prompt by default."""
         if places is None:
             places = list(range(n_prompt, len(text) + 1))
         same = 0
@@ -115,7 +115,7 @@ def drafts(
 @pytest.mark.parametrize("name", STREAMS)
 def test_equals_counting(name: str, setting: tuple[int, float, float, int]) -> None:
     """A state that is split without its counts, a favourite that is not the most frequent, a limit
-    that is off by one: the draft behind every prefix of streams that are hard each in its way."""
+    that is off by one: the draft after every prefix of streams that are hard each in its way."""
     text = STREAMS[name]
     n_max = 3 if setting == DEFAULT else LONGEST
     oracle = naive_suffix.Suffix(*setting)
@@ -183,7 +183,7 @@ def test_grows() -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_forgets_what_has_no_room(name: str) -> None:
-    """A write behind the arrays, or an endless loop, where more comes than was said; and drafts
+    """A write after the arrays, or an endless loop, where more comes than was said; and drafts
     that are no longer made then."""
     text = STREAMS[name] * 8
     small = Driven(DEFAULT, 40)

@@ -1,4 +1,4 @@
-"""Files behind URLs: servers that are slow, silent or never end are given up."""
+"""Files after URLs: servers that are slow, silent or never end are given up."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_slow_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that accepts and says nothing, before its answer or behind it."""
+    """A server that accepts and says nothing, before its answer or after it."""
     monkeypatch.setattr(url_store, "_READ_S", 0.5)
     with served(silence, None) as url, pytest.raises(InputUnreadable, match="no answer within"):
         read_all(url)

@@ -113,7 +113,7 @@ def test_the_cache_does_not_change_the_replies(both: tuple[list[Reply], list[Rep
 def test_a_cache_of_the_reply_itself_drafts_most_of_it(
     smollm2: Path, prompts: list[str], both: tuple[list[Reply], list[Reply]], tmp_path: Path
 ) -> None:
-    """The bug: wrong next tokens or counts that a corpus cache hides behind the context's drafts.
+    """The bug: wrong next tokens or counts that a corpus cache hides after the context's drafts.
 
     Twice the same text, as llama.cpp wants two samples of a bigram: 50 of the 64 tokens came from
     the cache here, and from each of those broken on purpose (also with counts of 1) at most 4.

@@ -163,7 +163,7 @@ def test_scores_are_those_of_the_naive_model(load: Load, tmp_path: Path) -> None
 def test_only_the_layers_that_are_needed_run(
     toy: Path, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bug: a whole scoring layer, or those behind it, for nothing."""
+    """The bug: a whole scoring layer, or those after it, for nothing."""
     calls = []
 
     def spy(self: LayerPass, *args: Any, is_cut: bool, through: Any = LayerPass._through) -> Any:
@@ -291,7 +291,7 @@ def test_numbers_that_are_none_stay_so(
     rule: AttentionRule, softmax: bool, load: Load, tmp_path: Path
 ) -> None:
     """The bug: NaN that a maximum or a softmax turns into a score, and so into a selection."""
-    huge = np.full(256, 3e38, np.float32)  # infinite behind the norm, and NaN behind a product
+    huge = np.full(256, 3e38, np.float32)  # infinite after the norm, and NaN after a product
     path = write_model(tmp_path / "toy.gguf", n_layers=3, tensors={"blk.1.attn_norm.weight": huge})
     scorer = AttentionScorer(load(path), replace(rule, softmax=softmax))
     with np.errstate(all="ignore"):
@@ -321,7 +321,7 @@ def test_a_single_bad_number_spoils_all(
 
 @pytest.mark.parametrize("head", [Head(4, 0), Head(0, 4), Head(-1, 0), Head(0, -1)])
 def test_heads_that_are_not_there_are_refused(head: Head, toy: Path, load: Load) -> None:
-    """The bug: another head's queries, or memory behind the last."""
+    """The bug: another head's queries, or memory after the last."""
     with pytest.raises(UsageError, match=f"no head {head.head} in layer {head.layer}"):
         AttentionScorer(load(toy), AttentionRule((head,)))
 
@@ -346,7 +346,7 @@ def scores_of(name: str, model: Model, parts: PromptParts) -> NDArray[np.float32
 
 
 def test_pflash_is_the_naive_one(toy: Path, load: Load) -> None:
-    """The bug: the mean before the maximum; keys behind RoPE; queries of the question."""
+    """The bug: the mean before the maximum; keys after RoPE; queries of the question."""
     model, parts = load(toy), parts_of()
     seen, rows = seen_of(model, parts.ids), np.arange(N - 8, N)
     best = np.zeros((8, N))

@@ -91,7 +91,7 @@ def test_what_is_one_word(real: Tokenizer) -> None:
 
 @pytest.mark.parametrize("n_tokens", [2000, 4000, 8000])
 def test_finds_a_needle_that_is_named(n_tokens: int, real: Tokenizer, prose: str) -> None:
-    """A needle lost at some depth, or behind the end of a chunk; another city's taken for it."""
+    """A needle lost at some depth, or after the end of a chunk; another city's taken for it."""
     rng = random.Random(n_tokens)
     scorer: Scorer = LexicalScorer(real)
     for trial in range(12):

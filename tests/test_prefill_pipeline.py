@@ -122,7 +122,7 @@ def test_keeps_what_scores(parts: PromptParts, tokenizer: Tokenizer) -> None:
 
 
 def test_original_positions_are_places(parts: PromptParts) -> None:
-    """Positions one behind the other where those of the whole prompt are wanted."""
+    """Positions one after the other where those of the whole prompt are wanted."""
     choice = choice_of(parts, positions="original")
     assert choice.positions is not None
     assert choice.positions.dtype == np.int64
@@ -268,7 +268,7 @@ def test_kept_tokens_alone_are_read(model: Model, parts: PromptParts) -> None:
 
 
 def test_text_behind_original_positions(model: Model, parts: PromptParts) -> None:
-    """An answer whose tokens stand at other places than behind the prompt's end."""
+    """An answer whose tokens stand at other places than after the prompt's end."""
     choice = choice_of(parts, positions="original")
     run = answer_of(model, choice, n=6)
     ids = np.concatenate((choice.ids, run.tokens[:-1]))

@@ -130,7 +130,7 @@ def test_a_raw_document(real: Tokenizer, toy: GgufMetadata, tmp_path: Path) -> N
         (document,) = documents_of(parts)
         assert document in DOCUMENT
         assert len(document) > len(DOCUMENT) - 5
-    assert parts.document[0][0] == 2  # behind BOS, and the added space
+    assert parts.document[0][0] == 2  # after BOS, and the added space
 
 
 @pytest.mark.usefixtures("renders")
@@ -353,7 +353,7 @@ def test_a_long_document_takes_little_time(real: Tokenizer) -> None:
 
 
 def test_chunks() -> None:
-    """A chunk that reaches into the next part, or an empty one behind a full one."""
+    """A chunk that reaches into the next part, or an empty one after a full one."""
     parts = PromptParts(np.zeros(200, np.int32), (190, 195), ((1, 65), (65, 66), (70, 103)))
     assert parts.chunks().tolist() == [[1, 33], [33, 65], [65, 66], [70, 102], [102, 103]]
     assert parts.chunks(100).tolist() == [[1, 65], [65, 66], [70, 103]]

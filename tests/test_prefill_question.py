@@ -126,7 +126,7 @@ FRONTS = {
 
 @pytest.mark.parametrize("name", FRONTS)
 def test_a_question_at_the_beginning(name: str) -> None:
-    """A document behind the question that cannot be cut, or thanks behind it that can."""
+    """A document after the question that cannot be cut, or thanks after it that can."""
     before, behind, question = FRONTS[name]
     text = before + DOCUMENT + behind
     found = find_question(text)
@@ -207,7 +207,7 @@ def test_prompts_of_frameworks() -> None:
 
 
 def test_a_long_block_is_a_document() -> None:
-    """A block of code behind the question that has to stay whole, be it all of the prompt."""
+    """A block of code after the question that has to stay whole, be it all of the prompt."""
     lines = "\n\n".join(f"def f{i}(x):\n    return x\n    return f{i}(x + 1)" for i in range(80))
     for fence in ("```python", "```"):
         text = f"Fix the bug in this function:\n\n{fence}\n{lines}\n```"
@@ -262,7 +262,7 @@ def test_code_asks_nothing() -> None:
 
 
 def test_a_named_question() -> None:
-    """Words that are spaced otherwise in the prompt, and a format behind them that is dropped."""
+    """Words that are spaced otherwise in the prompt, and a format after them that is dropped."""
     text = f"{DOCUMENT}\n\nthe code\nof the vault\n\n{DOCUMENT}\n\n{FORMAT}"
     found = named_question(text, " the code of  the vault ")
     assert found is not None

@@ -1,4 +1,4 @@
-"""The texts that stand for a long prompt: all of the document, never too long, question behind."""
+"""The texts that stand for a long prompt: all of the document, never too long, question after."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def parts_of(n: int, question: tuple[int, int], *document: tuple[int, int]) -> P
 
 
 def test_a_short_prompt_is_one_text() -> None:
-    """The bug: a prompt that is cut, or that loses what stands behind its question."""
+    """The bug: a prompt that is cut, or that loses what stands after its question."""
     parts = parts_of(8192, (8000, 8150), (20, 7990))
     (text,) = cut(parts, parts.question, Windows())
     assert (text.ids == np.arange(8150)).all()

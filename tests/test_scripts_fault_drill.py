@@ -40,7 +40,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_short_drill_of_caches(smollm2: Path) -> None:
     """A damaged cache that crashes, hangs, fills the memory or is taken for a whole one; a killed
-    command that leaves a file behind."""
+    command that leaves a file after."""
     record = drill("--caches", "400", "--kills", "3", "-m", smollm2)
     assert set(record["caches"]) == {"refused", "right"}
     assert sum(record["caches"].values()) == 400
@@ -152,7 +152,7 @@ def test_fenced_arrays_end_where_memory_does() -> None:
 
 
 def test_mutants_are_made_as_meant(scripts: Path, tmp_path: Path) -> None:
-    """Mutants that no longer get behind the first check, or that nobody can make again."""
+    """Mutants that no longer get after the first check, or that nobody can make again."""
     import drill_changes
     from draftsmith.engine.gguf.tensors import open_tensors
     from drill_gguf import put_together, take_apart

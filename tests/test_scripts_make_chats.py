@@ -28,7 +28,7 @@ def said(line: str) -> list[str]:
 
 
 def test_the_file_holds_what_the_script_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversation that was lost, or a question that was changed behind the recording."""
+    """A conversation that was lost, or a question that was changed after the recording."""
     monkeypatch.syspath_prepend(ROOT / "scripts")
     asked = list(importlib.import_module("make_chats").questions())
     recorded = CHATS.read_text(encoding="utf-8").splitlines()

@@ -169,7 +169,7 @@ def curve(folder: Path) -> list[dict[str, str]]:
 
 
 def assert_drafts(model: Model, drafter: MtpDrafter, tokens: np.ndarray) -> None:
-    """It can be asked for drafts behind a text."""
+    """It can be asked for drafts after a text."""
     from draftsmith.engine.transformer.model import Taps
 
     taps = Taps(hidden_layers=tuple(drafter.feature_layers))

@@ -263,5 +263,5 @@ def _steps(record: Mapping[str, Any]) -> Table:
         )
         for n, ms in record["step_ms"].items()
     ]
-    title = f"a pass behind {record['step_n_past']} tokens"
+    title = f"a pass after {record['step_n_past']} tokens"
     return Table(title, ("batch", "median ms", "least ms", "cost"), rows)

@@ -103,7 +103,7 @@ class Target:
         return replace(self, stop_strings=more)
 
     def plan(self, prompt: np.ndarray, n_predict: int) -> Plan:
-        """Return what is to be generated behind a prompt; whether it fits has been checked."""
+        """Return what is to be generated after a prompt; whether it fits has been checked."""
         return Plan(**vars(self), prompt=prompt, n_predict=n_predict)
 
 
@@ -313,7 +313,7 @@ def prefill_bar(out: Output) -> Iterator[PrefillBar]:
 
 @contextmanager
 def opened(plan: Plan, stages: Stages, out: Output, n_extra: int = 0) -> Iterator[Session]:
-    """Load the model, and let go of it behind the block.
+    """Load the model, and let go of it after the block.
 
     Raises
     ------

@@ -38,7 +38,7 @@ class TextPrinter:
 
     Parameters
     ----------
-    decoder : of the model's vocabulary, going on behind a prompt
+    decoder : of the model's vocabulary, going on after a prompt
     shown : print it, too
     color : whether accepted draft tokens are coloured
 

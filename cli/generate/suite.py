@@ -1,6 +1,6 @@
 """Generate the texts of a suite, plain and drafted in turns, in one process.
 
-Each prompt is evaluated once. Behind it come, for each draft length, plain and drafted texts in
+Each prompt is evaluated once. After it come, for each draft length, plain and drafted texts in
 turns; which comes first alternates, so that a machine that gets slower or faster favours neither.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Task:
-    """A prompt of the suite and what is to be generated behind it."""
+    """A prompt of the suite and what is to be generated after it."""
 
     prompt: SuitePrompt
     plan: Plan

@@ -20,7 +20,7 @@ ORIGINS = ("mtp", "ngram")
 
 @dataclass(frozen=True)
 class Bounds:
-    """The same text with acceptance forced, and what passes took behind it.
+    """The same text with acceptance forced, and what passes took after it.
 
     Attributes
     ----------
@@ -77,13 +77,13 @@ def ratio(drafted: Sequence[Generation], plain: Sequence[Generation]) -> float |
 
 
 def speed(runs: Sequence[Generation]) -> float | None:
-    """Tokens behind the first ones a second."""
+    """Tokens after the first ones a second."""
     n, ns = n_decoded(runs), total(runs, "decode_ns")
     return n / ns * 1e9 if n and ns else None
 
 
 def n_decoded(runs: Sequence[Generation]) -> int:
-    """Tokens behind the first ones."""
+    """Tokens after the first ones."""
     return sum(max(0, len(run.tokens) - 1) for run in runs)
 
 
@@ -282,7 +282,7 @@ def _bounds(cells: Sequence[Cell]) -> dict[str, Any]:
 def _predicted(cells: Sequence[Cell]) -> tuple[float, float]:
     """Nanoseconds with drafts and without, from counts and measured steps.
 
-    Each round takes what a pass over as many tokens took behind the text; drafting takes what it
+    Each round takes what a pass over as many tokens took after the text; drafting takes what it
     took.
     """
     with_drafts = without = 0.0

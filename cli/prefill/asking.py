@@ -115,7 +115,7 @@ def ask_once(
 def ask_in_full(
     models: Models, ask: Ask, request: AnswerRequest, printer: TextPrinter, out: Output
 ) -> Asked:
-    """Answer behind the whole prompt."""
+    """Answer after the whole prompt."""
     from ...prefill.meter import Meter
     from ...prefill.pipeline import TOKENISE, whole
     from ...prefill.prompt.parts import PromptParts

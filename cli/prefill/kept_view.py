@@ -44,7 +44,7 @@ def show_kept(choice: Choice, color: Color) -> None:
 
 
 def _runs(choice: Choice) -> list[tuple[int, int, bool]]:
-    """First and behind the last token of each run of kept or dropped ones."""
+    """First and after the last token of each run of kept or dropped ones."""
     import numpy as np
 
     is_kept = np.zeros(choice.parts.n, np.int8)

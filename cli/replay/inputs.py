@@ -80,7 +80,7 @@ class ReplayInputs:
     inputs : the record's entry of each file
     bad : places of what is no conversation, and why
     dropped : what was left out of conversations, and where
-    tables : shown behind the others
+    tables : shown after the others
     """
 
     texts: ReplayTexts
@@ -346,7 +346,7 @@ def _chat_table(texts: ReplayTexts, keys: Mapping[str, Any]) -> Table:
         ("left out: conversations", number(keys["n_bad"])),
         ("empty answers", number(keys["n_empty_turns"])),
         ("answers that the template changes", number(keys["n_turns_not_found"])),
-        ("answers behind too many changes", number(keys["n_turns_left_out"])),
+        ("answers after too many changes", number(keys["n_turns_left_out"])),
         ("answers refused, their prompt fills -c", number(keys["n_turns_refused"])),
         ("answers stopped where -c is full", number(keys["n_turns_stopped"])),
         ("left out: parts of answers", number(keys["n_inexact"])),

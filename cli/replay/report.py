@@ -141,7 +141,7 @@ def _rounds(record: Mapping[str, Any]) -> Table:
         [
             ("tokens replayed", number(record["n_replayed"])),
             ("in chunks", f"{number(record['n_chunks'])} x {record['n_ctx']}"),
-            ("behind the last chunk", number(left)),
+            ("after the last chunk", number(left)),
             ("rounds (passes of the model)", number(record["n_rounds"])),
             ("tokens per round", number(record["tokens_per_round"], 3)),
             ("accepted per draft", number(record["mean_accepted_length"], 3)),

@@ -132,7 +132,7 @@ def sweep(
 
 
 def _n_replayed(tokens: np.ndarray, n_ctx: int) -> int:
-    """Tokens of whole chunks; the one behind the last of them is needed, too."""
+    """Tokens of whole chunks; the one after the last of them is needed, too."""
     return (tokens.size - 1) // n_ctx * n_ctx
 
 

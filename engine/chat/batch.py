@@ -160,7 +160,7 @@ class BatchRenderer:
             "n_characters": chat.MAX_TEXT_CHARACTERS + 4 * len(body),
             "n_rest_characters": self._most_rest,
         }
-        # The body goes on behind the limits, and is not parsed twice.
+        # The body goes on after the limits, and is not parsed twice.
         frame = _frame(f"{json.dumps(limits)[:-1]}, {body[1:]}".encode())
         return _Job(frame, chat.PROCESSOR_S + needs_s, memory_bytes)
 

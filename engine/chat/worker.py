@@ -264,7 +264,7 @@ def shared(one: str, other: str) -> int:
 
 
 def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
-    """The next job; None behind the last."""
+    """The next job; None after the last."""
     head = stream.read(8)
     if len(head) < 8:
         return None

@@ -93,7 +93,7 @@ class RejectSamples:
 
     A drafted token x stands with probability min(1, p(x) / q(x)), p being what the sampler would
     draw from and q what the drafter drew from; in place of one that falls comes a token drawn in
-    proportion to max(0, p - q); behind a draft that stands comes one drawn from p (Leviathan et
+    proportion to max(0, p - q); after a draft that stands comes one drawn from p (Leviathan et
     al. 2023, Chen et al. 2023). A token that was not drawn at random is its own q, of
     probability 1. Greedy, this is ``match_samples``.
 

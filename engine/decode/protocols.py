@@ -107,7 +107,7 @@ class TrunkReader(Protocol):
 
     - The batches of a prompt are seen one after the other; then the whole prompt is accepted, and
       then the first token of the model's, which no pass has seen.
-    - A round is draft, see, accept. Its batch is the last token of the text and behind it what is
+    - A round is draft, see, accept. Its batch is the last token of the text and after it what is
       verified of the draft. When n tokens are accepted, its first n rows belong to the text, and
       the last of the n tokens is seen in the next round.
 

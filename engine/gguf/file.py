@@ -70,7 +70,7 @@ _T = TypeVar("_T")
 
 
 class GgufStrings:
-    """An array of strings as it lies in the file: each behind its length, 8 bytes.
+    """An array of strings as it lies in the file: each after its length, 8 bytes.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ def cut_blocks(
 
 
 def last_cut(data: bytes, splitter: Splitter, specials: SpecialTokens) -> int:
-    """The last place where ``data``, the begin of a text, may be cut whatever goes on behind it.
+    """The last place where ``data``, the begin of a text, may be cut whatever goes on after it.
 
     0 if there is none.
     """
@@ -72,7 +72,7 @@ def last_cut(data: bytes, splitter: Splitter, specials: SpecialTokens) -> int:
 
 
 def sight_of(specials: SpecialTokens) -> int:
-    """Bytes behind a cut that have to be known."""
+    """Bytes after a cut that have to be known."""
     return max(_LONGEST_CHARACTER, specials.longest)
 
 

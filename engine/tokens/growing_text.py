@@ -77,7 +77,7 @@ class GrowingText:
             size *= 2
 
     def _encode(self, data: bytes) -> None:
-        """Put the ids of a part behind those that are there."""
+        """Put the ids of a part after those that are there."""
         is_first = not self._ends
         if is_first:
             data = data.removeprefix(self._bos)

@@ -35,7 +35,7 @@ def doubts_of_prompt(ids: NDArray[np.int32], tokenizer: Tokenizer) -> list[str]:
         eos = _text(tokenizer, tokenizer.eos_id)
         twice = " twice" if has_two_eos(ids, tokenizer) else ""
         found.append(
-            f"the tokenizer puts {eos} behind every text, so the model goes on behind an end of "
+            f"the tokenizer puts {eos} after every text, so the model goes on after an end of "
             f"text: the prompt ends with {eos}{twice} (tokenizer.ggml.add_eos_token of the file)"
         )
     return found

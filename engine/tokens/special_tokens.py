@@ -22,7 +22,7 @@ _STEP_BYTES = 1 << 20
 # Real vocabularies need some ten thousand; a hostile file would fill the memory with one token.
 _NODES_MOST = 1 << 20
 
-# Where a text is cut: first byte, byte behind the last, and id of a special token or -1.
+# Where a text is cut: first byte, byte after the last, and id of a special token or -1.
 Fragment = tuple[int, int, int]
 
 
@@ -89,7 +89,7 @@ class SpecialTokens:
     def may_cut(self, text: NDArray[np.uint8], cut: int) -> bool:
         """Whether both sides of ``cut`` (above 0, below the end) are partitioned alike apart.
 
-        ``text`` is uint8 [n_bytes] and shows ``longest`` bytes behind the cut. Text, not a
+        ``text`` is uint8 [n_bytes] and shows ``longest`` bytes after the cut. Text, not a
         special token, stands before the cut then.
         """
         if not self._ids:

@@ -128,7 +128,7 @@ def _gpt2_piece_end(text, at, stop, classes, isolated):
 
 @_helper
 def _newline_end(text, at, stop, classes):
-    """End of \\s*[\\r\\n]+ at ``at``: behind the last line break of the whitespace; 0 without."""
+    """End of \\s*[\\r\\n]+ at ``at``: after the last line break of the whitespace; 0 without."""
     end = 0
     kind, size = _class_at(text, at, stop, classes)
     while kind == _WHITESPACE:

@@ -98,7 +98,7 @@ def escape_spaces(
     """The fragments' text with its spaces escaped, and the fragments in it.
 
     ``prefix_first`` puts a space before text that begins the block, ``prefix_others`` before
-    text behind a special token.
+    text after a special token.
     """
     parts: list[bytes] = []
     escaped: list[Fragment] = []

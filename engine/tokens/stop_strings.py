@@ -51,7 +51,7 @@ class StopStrings:
         return bool(self.texts)
 
     def stream(self, tokenizer: Tokenizer) -> StopStream:
-        """A text that begins now, behind a prompt."""
+        """A text that begins now, after a prompt."""
         return StopStream(self.texts, tokenizer)
 
 

@@ -76,7 +76,7 @@ class Tokenizer:
         Parameters
         ----------
         text : text, or its UTF-8.
-        add_special : put BOS before and EOS behind the text where the vocabulary asks for it.
+        add_special : put BOS before and EOS after the text where the vocabulary asks for it.
         parse_special : let control tokens in the text, like <|im_start|>, be themselves.
 
         Raises
@@ -151,12 +151,12 @@ class Tokenizer:
 
     def last_cut(self, data: bytes) -> int:
         """The last place where a text that begins with ``data``, UTF-8, may be cut into two parts
-        with the same ids, whatever goes on behind it; 0: none."""
+        with the same ids, whatever goes on after it; 0: none."""
         return last_cut(data, self._splitter, self._specials[True])
 
     @property
     def sight(self) -> int:
-        """Bytes behind a place that decide whether the text may be cut there."""
+        """Bytes after a place that decide whether the text may be cut there."""
         return sight_of(self._specials[True])
 
     def holds_control(self, text: str) -> bool:
@@ -167,7 +167,7 @@ class Tokenizer:
         """The text that ``ids`` encode; control tokens are left out unless ``special``.
 
         Undoes ``encode``, also the space that SPM vocabularies put before a text (but not those
-        behind special tokens inside it). Bytes that are no UTF-8 become U+FFFD.
+        after special tokens inside it). Bytes that are no UTF-8 become U+FFFD.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class Tokenizer:
         return self._with_ends(ids, block) if add_special else ids
 
     def _with_ends(self, ids: NDArray[np.int32], block: Block) -> NDArray[np.int32]:
-        """``ids`` with BOS before and EOS behind where the block begins or ends a document."""
+        """``ids`` with BOS before and EOS after where the block begins or ends a document."""
         before = [self.bos_id] if self.add_bos and block.is_first else []
         behind = [self.eos_id] if self.add_eos and block.is_last else []
         if not before and not behind:

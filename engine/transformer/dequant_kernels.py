@@ -10,7 +10,7 @@ from numba import njit
 from .block_kernels import Q4_0, Q4_1, Q4_K, Q5_1, Q5_K, unpack
 
 # See block_kernels.
-BUILT_ON = {"engine.transformer.block_kernels": "a47dc5df"}
+BUILT_ON = {"engine.transformer.block_kernels": "e2d1f514"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 

@@ -54,7 +54,7 @@ TOKEN_BLOCK = 128  # tokens whose activations stay in the CPU's cache while weig
 
 # The beginning of that file's SHA-256: Numba's cache sees edits of this file only, so an edit there
 # has to be one here (tests/test_layers.py tells the number).
-BUILT_ON = {"engine.transformer.tile_kernels": "0cfcf547"}
+BUILT_ON = {"engine.transformer.tile_kernels": "2b817fce"}
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 # Called by kernels only: a way in from Python would take as long again to compile.
@@ -528,7 +528,7 @@ def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, places, 
 @njit(**PART)
 def finish_layer(arena, layer, attended, x, act, wide, gate, up, y, sizes, reals, tid, n_threads,
                  sync):  # fmt: skip
-    """What a layer does behind its attention."""
+    """What a layer does after its attention."""
     first, last = share(sizes[N_TOKENS], tid, n_threads)
     act_rows = (attended, *wide[1:])
     quantise(act_rows, first, last, 0, sizes[N_HEAD] * sizes[D_HEAD])

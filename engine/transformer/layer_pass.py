@@ -59,7 +59,7 @@ class LayerPass:
     positions : int64 [n], for RoPE; default: from 0 on
     window : tokens that a token sees, itself included; 0: all before it
     n_sink : first tokens that every token sees besides
-    wide : first and behind the last token of those that see all before them
+    wide : first and after the last token of those that see all before them
     cache : gets keys and values of all layers, from slot 0 on; default: one layer's are held
 
     Layers that have a window of their own (gemma3) keep it, and just it, for every token.
@@ -123,8 +123,8 @@ class LayerPass:
 
         Parameters
         ----------
-        rows : first and behind the last token whose queries are wanted
-        sides : of RoPE, from which queries and keys are wanted: False before it, True behind it
+        rows : first and after the last token whose queries are wanted
+        sides : of RoPE, from which queries and keys are wanted: False before it, True after it
         """
         look = self._through(rows, sides, is_cut=False)
         self.layer += 1

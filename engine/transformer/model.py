@@ -134,7 +134,7 @@ class Model:
         all_hidden: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Pass:
-        """Evaluate tokens behind those that ``cache`` holds, and append them to it.
+        """Evaluate tokens after those that ``cache`` holds, and append them to it.
 
         Parameters
         ----------
@@ -219,7 +219,7 @@ class Model:
         ids = self.ids_of(tokens)
         if cache.length + ids.size > cache.n_ctx:
             raise UsageError(
-                f"{ids.size} tokens do not fit behind {cache.length} in a context of {cache.n_ctx}",
+                f"{ids.size} tokens do not fit after {cache.length} in a context of {cache.n_ctx}",
                 remedy="give a larger context or a shorter text",
             )
         return ids
@@ -250,7 +250,7 @@ class Model:
         taps: Taps | None,
         all_hidden: bool,
     ) -> Pass:
-        """One pass of at most ``BATCH`` tokens behind those of the cache."""
+        """One pass of at most ``BATCH`` tokens after those of the cache."""
         n = ids.size
         slots = np.arange(cache.length, cache.length + n, dtype=np.int64)
         starts = np.zeros(n, np.int64)

@@ -11,8 +11,8 @@ from .tile_kernels import bits_of_float, half_bits, put_half_word, put_word
 
 # See block_kernels.
 BUILT_ON = {
-    "engine.transformer.block_kernels": "a47dc5df",
-    "engine.transformer.tile_kernels": "0cfcf547",
+    "engine.transformer.block_kernels": "e2d1f514",
+    "engine.transformer.tile_kernels": "2b817fce",
 }
 
 KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
@@ -39,7 +39,7 @@ def pack_block(to, r, four_bits, wide, q, scale, second, least):
     for w in range(8):
         at = to + 32 * w + 2 * r
         if wide:
-            at += 64 * (w // 4)  # behind the first half's scales
+            at += 64 * (w // 4)  # after the first half's scales
         put_half_word(at, q[w])
         put_half_word(at + 16, q[w] >> 16)
     if not wide:

@@ -311,7 +311,7 @@ class Sums:
 
 
 def blocks_of(builder, tiles, i, n_bytes):
-    """Where block ``i`` of each tile is; what comes behind it is asked of memory."""
+    """Where block ``i`` of each tile is; what comes after it is asked of memory."""
     offset = builder.mul(i, ir.Constant(I64, n_bytes))
     places = [builder.add(tile, offset) for tile in tiles]
     for place in places:

@@ -89,7 +89,7 @@ def _points(text: str, path: str) -> dict[int, float]:
 
 
 def _json_records(text: str, lines: Sequence[str]) -> list[Row]:
-    """Return the objects of JSON, of JSON lines, or of a last line behind other output."""
+    """Return the objects of JSON, of JSON lines, or of a last line after other output."""
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError):
@@ -125,7 +125,7 @@ def _points_of_records(records: Sequence[Row], path: str) -> dict[int, float]:
 def _points_of_run(record: Row, path: str) -> dict[int, float]:
     """Return times of a run that compared.
 
-    Passes were timed behind the whole text, plain decoding all along it, with what a round takes
+    Passes were timed after the whole text, plain decoding all along it, with what a round takes
     besides its pass: that is the step that drafting competes with, and what more tokens cost
     comes on top.
     """

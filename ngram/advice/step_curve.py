@@ -102,7 +102,7 @@ def parse_curve(text: str) -> StepCurve:
         units.add(found[3])
     if len(units) > 1:
         raise UsageError(
-            f"--cost {text} is in milliseconds in part", remedy="write ms behind all, or none"
+            f"--cost {text} is in milliseconds in part", remedy="write ms after all, or none"
         )
     return StepCurve.of(points, is_ms="ms" in units, origin=f"--cost {text}")
 

@@ -171,7 +171,7 @@ class NgramCounter:
         return NgramCache(tables, self._n_vocab, fingerprint)
 
     def _new_batch(self, before: np.ndarray) -> None:
-        """Begin a batch behind the last tokens of the one before."""
+        """Begin a batch after the last tokens of the one before."""
         self._batch = np.empty(before.size + self._batch_tokens, np.int32)
         self._batch[: before.size] = before
         self._n_old = self._n_filled = before.size

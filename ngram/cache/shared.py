@@ -25,7 +25,7 @@ def open_shared(path: str | Path, *, n_vocab: int, fingerprint: bytes) -> NgramC
     """The cache as it is now, None where there is no file yet; either format.
 
     All that would keep ``add_counts`` from writing, as far as it can be known, is found here:
-    before the work, not behind it.
+    before the work, not after it.
 
     Raises
     ------

@@ -148,7 +148,7 @@ def sizes_of(cache: NgramCache) -> Sizes:
 
 
 def join_ranges(sizes: Sequence[Sizes], ranges: Iterator[NgramCache]) -> dict[int, OrderTable]:
-    """Put ranges, in order, behind one another; only one of them is in memory beside the result."""
+    """Put ranges, in order, after one another; only one of them is in memory beside the result."""
     tables = {}
     for order in sizes[0]:
         n_ngrams, n_entries = (sum(size[order][i] for size in sizes) for i in range(2))

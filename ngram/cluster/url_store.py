@@ -1,4 +1,4 @@
-"""Files behind URLs, through fsspec: s3://, http:// and whatever else it knows, and local paths.
+"""Files after URLs, through fsspec: s3://, http:// and whatever else it knows, and local paths.
 
 The only module that knows fsspec. Every failure is an ``InputUnreadable``, and so is a server that
 never ends: each answer has a time, a file the bytes that were announced, and a rate below which

@@ -46,7 +46,7 @@ def within(texts: ReplayTexts, n_ctx: int) -> ReplayTexts:
     """Return the texts with what a context of ``n_ctx`` tokens has room for.
 
     Answers that would be refused are no turns any more, others end with the context; conversations
-    without an answer are left out. The text behind an answer that ends early stays as it is: that
+    without an answer are left out. The text after an answer that ends early stays as it is: that
     is what the next request holds.
     """
     joined = Joined()
@@ -58,7 +58,7 @@ def within(texts: ReplayTexts, n_ctx: int) -> ReplayTexts:
 
 
 def _cut(one: Conversation, fits: np.ndarray, n_ctx: int) -> Conversation:
-    """Return the turns that fit, each as far as it does, and no token behind the last one."""
+    """Return the turns that fit, each as far as it does, and no token after the last one."""
     turns, prompts = one.turns[fits], one.prompts[fits]
     stops = np.minimum(turns[:, 1], prompts + n_ctx)
     turns = np.stack([turns[:, 0], stops], axis=1)

@@ -1,6 +1,6 @@
-"""Texts that a replay goes through: who generated which of their tokens, and behind what prompt.
+"""Texts that a replay goes through: who generated which of their tokens, and after what prompt.
 
-A text is a conversation: turns of the assistant, each behind the prompt that its request had. A
+A text is a conversation: turns of the assistant, each after the prompt that its request had. A
 plain text is one whose only turn begins with its second token.
 """
 
@@ -24,7 +24,7 @@ class Conversation:
     Attributes
     ----------
     tokens : int32 [n].
-    turns : int64 [k, 2], first token of each turn and the one behind its last, in order; no turn
+    turns : int64 [k, 2], first token of each turn and the one after its last, in order; no turn
         is empty, nor without a prompt.
     prompts : int64 [k], where the prompt of each turn begins: ``tokens[prompts[i]:turns[i, 0]]``
         is what the server was sent, ``tokens[turns[i, 0]:turns[i, 1]]`` what it generated. As
@@ -123,7 +123,7 @@ class Joined:
     _n: int = 0
 
     def add(self, conversation: Conversation) -> None:
-        """Add one behind the others."""
+        """Add one after the others."""
         self._tokens.append(conversation.tokens)
         self._turns.append(conversation.turns + self._n)
         self._prompts.append(conversation.prompts + self._n)

@@ -23,7 +23,7 @@ def counted_parts(texts: ReplayTexts, what: What, n_shared: int) -> Iterator[Ids
         with its prompts, once: where a prompt begins anew, because the template rewrites what was
         said, only what follows the part that it has in common with the last one.
     n_shared : tokens of that part that go before it, so that the n-grams of this size that end
-        behind the border are counted.
+        after the border are counted.
     """
     for conversation in texts:
         if what == "answers":

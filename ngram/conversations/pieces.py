@@ -43,7 +43,7 @@ def pieces_of(
     """What of a conversation is to be rendered, and the number of answers that are empty.
 
     It is one piece unless it is long. A later piece has the system's messages, and then the
-    conversation from a message of the user on, as a client goes on that has no room left; behind
+    conversation from a message of the user on, as a client goes on that has no room left; after
     too many messages since then, that message, and the conversation from an answer on.
 
     Parameters

@@ -312,7 +312,7 @@ def _stand_in(chat: Chat) -> None:
 
 
 def _add_answer(chat: Chat, answer: Answer) -> None:
-    """Add what was answered, behind what of it the request has already."""
+    """Add what was answered, after what of it the request has already."""
     chat.unanswered = answer.reason
     if not answer.messages:
         if answer.reason:

@@ -213,7 +213,7 @@ def _of_object(value: Json, chat: Chat) -> Answer:
     for key in _ANSWERS:
         if has_text(value, key):
             return _said(value[key], is_cut=is_cut)
-    if has_text(value, "content") and chat.messages:  # behind a prompt it may be a raw text
+    if has_text(value, "content") and chat.messages:  # after a prompt it may be a raw text
         return _said(value["content"], is_cut=is_cut)
     raise NotAChat(NO_FORM)
 

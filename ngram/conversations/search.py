@@ -134,7 +134,7 @@ def _held_in_json(blocks: Iterator[bytes], n_head: int) -> Held:
     kind: Held = "text"
     for _, value in islice(gathered(values, limit), _FIRST_VALUES):
         if isinstance(value, Failure):
-            if n_bytes >= limit - _BLOCK_BYTES:  # a value that goes on behind what was looked at
+            if n_bytes >= limit - _BLOCK_BYTES:  # a value that goes on after what was looked at
                 return "chats"
             continue
         kind = "json"

@@ -111,7 +111,7 @@ def _claude_branch(chat: Chat, listed: list[Any], value: Json) -> list[Json]:
 
 
 def _attached(extra: object, chat: Chat) -> tuple[list[str], list[str]]:
-    """Texts of attached files, those before and those behind what the user wrote."""
+    """Texts of attached files, those before and those after what the user wrote."""
     before: list[str] = []
     behind: list[str] = []
     for one in extra if isinstance(extra, list) else []:

@@ -1,8 +1,8 @@
-"""Rendered conversations to tokens: which of them the assistant generated, behind which prompt.
+"""Rendered conversations to tokens: which of them the assistant generated, after which prompt.
 
 Each turn of the assistant was a request of its own. Its prompt is the text of all before it, with
 the begin of the answer that the template writes; what it generated is what the template writes
-behind that for the answer, up to the first token that ends a generation. As long as a prompt goes
+after that for the answer, up to the first token that ends a generation. As long as a prompt goes
 on as the last one and its answer do, token for token, both are one stream; where a template
 rewrites what was said, such as by dropping thoughts, the prompt begins anew.
 """
@@ -67,9 +67,9 @@ class TurnStats:
     Attributes
     ----------
     n_turns : turns that can be replayed.
-    n_empty : turns that the template shows no text of; they are context of those behind them.
+    n_empty : turns that the template shows no text of; they are context of those after them.
     n_not_found : turns whose text the template does not show as it is, and that it rewrites.
-    n_left_out : turns behind too many others that the template rewrote.
+    n_left_out : turns after too many others that the template rewrote.
     n_rewritten : turns whose prompt is not the last one and its answer, and more.
     n_cut : conversations so long that some turns have a shortened history.
     """

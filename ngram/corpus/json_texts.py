@@ -65,7 +65,7 @@ def kind_of(head: bytes) -> Kind:
 
 
 def _kind_of_value(value: Any, shown: str, behind: str) -> Kind:
-    """What a file holds whose first value is whole; ``behind`` is what follows it."""
+    """What a file holds whose first value is whole; ``after`` is what follows it."""
     if isinstance(value, dict):
         has_lines = "\n" not in shown and behind.startswith("{")
         return "records" if has_lines or _is_chat(value) else "text"
@@ -79,7 +79,7 @@ def _kind_of_value(value: Any, shown: str, behind: str) -> Kind:
 
 
 def _kind_of_begin(text: str) -> Kind:
-    """What a file holds whose first value goes on behind what is known of it."""
+    """What a file holds whose first value goes on after what is known of it."""
     if text.startswith("{"):
         return "records" if _CHAT_KEY.search(text) else "text"
     inner = text[1:].lstrip(_BLANKS)
@@ -116,7 +116,7 @@ def texts_of_list(blocks: Iterator[bytes], name: str) -> Iterator[tuple[str, str
 
     Raises
     ------
-    InputMalformed : something else in it, or behind it.
+    InputMalformed : something else in it, or after it.
     """
     for place, value, _ in json_values(blocks, LINE_LIMIT_BYTES, _ignore, lists_texts=True):
         if not isinstance(value, str):

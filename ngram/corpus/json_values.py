@@ -141,7 +141,7 @@ class _Text:
     def values(self) -> Iterator[tuple[Any, int]]:
         """Yield each value of the whole file, or of the lists that it consists of, and its size.
 
-        Nothing is read behind a Failure.
+        Nothing is read after a Failure.
         """
         is_in_list = False
         while True:

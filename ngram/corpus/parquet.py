@@ -44,7 +44,7 @@ def parquet_rows(
     shown = show_path(source.path)
     if store is not LOCAL and "://" in source.path:
         raise InputUnreadable(
-            f"{shown}: .parquet is not read behind a URL", remedy="copy it to a shared folder first"
+            f"{shown}: .parquet is not read at a URL", remedy="copy it to a shared folder first"
         )
     with _refusing(source, arrow), open(source.path, "rb") as raw:
         check_unchanged(source, LOCAL.status(source.path, raw))

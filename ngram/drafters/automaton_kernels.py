@@ -5,7 +5,7 @@ end at the same places, its *link* leads to the longest suffix of theirs that en
 Beside it stand, where ``counting``, how often each transition was taken after each string of up to
 ``depth`` tokens, and which of a state's transitions was taken most (the lowest token among equals).
 
-A state's favourite transition lies in the state; the others are edges behind an open-addressed
+A state's favourite transition lies in the state; the others are edges after an open-addressed
 index over (state, token). Most states have one transition, so most steps read one cache line.
 
 More than one text may go in: a text that shares its beginning with the one before goes on from
@@ -21,7 +21,7 @@ import numpy as np
 
 from .slot_kernels import U, copy, helper, view
 
-BUILT_ON = {"ngram.drafters.slot_kernels": "4e600ed4"}
+BUILT_ON = {"ngram.drafters.slot_kernels": "a574593d"}
 
 # numbers: int64 [9 or more]  see below
 # states:  int32 [n * 8]       records; state 0 is the empty string
@@ -288,7 +288,7 @@ def _add_transitions(a, state, token, target):
 
 @helper
 def _split(a, state, token, target):
-    """The state of the longest string of ``state`` with ``token`` behind it, made from ``target``.
+    """The state of the longest string of ``state`` with ``token`` after it, made from ``target``.
 
     Its other strings are longer and end at fewer places from now on.
     """

@@ -46,7 +46,7 @@ class SpecDrafter:
     spec : the drafters, in order of priority, with their settings
     draft_max : most tokens a draft, if less than the drafters' own
     static, dynamic : caches for ngram-cache; they are read, never changed
-    ends : ids that end a generation, for drafters that draft none behind them
+    ends : ids that end a generation, for drafters that draft none after them
     n_tokens : room for that many from the start; it grows as needed
 
     Raises

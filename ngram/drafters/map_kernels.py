@@ -3,7 +3,7 @@
 Each looks up the last N tokens of the text (size-n) and drafts up to M (size-m) of what followed
 them before. llama.cpp scans the text for that; here an index of N-grams gives the same answers.
 
-ngram-simple drafts behind the latest occurrence. llama.cpp's own (common/ngram-map.cpp, build
+ngram-simple drafts after the latest occurrence. llama.cpp's own (common/ngram-map.cpp, build
 11434) wants more than N + M + 1 tokens, takes no occurrence at the text's first token, does not
 copy the sampled token, and drops drafts of fewer than N tokens.
 
@@ -34,9 +34,9 @@ from .gram_kernels import (
 )
 from .slot_kernels import EXACT, KEYS, KIND, MAP_K4V, N_VARS, U, copy, helper
 
-BUILT_ON = {"ngram.drafters.gram_kernels": "dc11e185", "ngram.drafters.slot_kernels": "4e600ed4"}
+BUILT_ON = {"ngram.drafters.gram_kernels": "73478296", "ngram.drafters.slot_kernels": "a574593d"}
 
-# Places in vars, behind those of the index.
+# Places in vars, after those of the index.
 _SEEN = N_INDEX_VARS  # tokens of the text at the last call
 _RECORDS = N_INDEX_VARS + 1
 _EPOCH = N_INDEX_VARS + 2  # what records say of older ones is forgotten
@@ -139,7 +139,7 @@ def begin_map(slot, tokens, n, same):
 
 @helper
 def _new_record(slot, cell, size, most):
-    """Make the record of a cell, with the value behind its first occurrence."""
+    """Make the record of a cell, with the value after its first occurrence."""
     number = slot.vars[_RECORDS]
     slot.vars[_RECORDS] += 1
     slot.table[U(cell) + OWN] = number + 1

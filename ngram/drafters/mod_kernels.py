@@ -24,7 +24,7 @@ import numpy as np
 from .gram_kernels import rolled_hash, top_of
 from .slot_kernels import EXACT, KEYS, N_VARS, U, copy, helper
 
-BUILT_ON = {"ngram.drafters.gram_kernels": "dc11e185", "ngram.drafters.slot_kernels": "4e600ed4"}
+BUILT_ON = {"ngram.drafters.gram_kernels": "73478296", "ngram.drafters.slot_kernels": "a574593d"}
 
 # Places in vars.
 _SEEN = 0  # tokens of the text at the last call
@@ -125,7 +125,7 @@ def _new_text(slot):
 
 @helper
 def _learn(slot, tokens, start, stop):
-    """Learn the n-grams at places from ``start`` up to ``stop``; each has a token behind it."""
+    """Learn the n-grams at places from ``start`` up to ``stop``; each has a token after it."""
     vars = slot.vars
     table = slot.table
     size = slot.params[KEYS]

@@ -3,7 +3,7 @@
 transformers (PromptLookupCandidateGenerator in generation/candidate_generator.py, commit 00a11b6a,
 without logits processors): of the n-grams that end the text, from ``ngram-max`` tokens down to one,
 the longest that stood before is looked up where it stood first, and up to ``draft-max`` tokens from
-behind it are drafted, the text's own end included where it overlaps, but nothing from an
+after it are drafted, the text's own end included where it overlaps, but nothing from an
 end-of-generation token on; shorter n-grams are not tried then.
 
 vLLM (v1/spec_decode/ngram_proposer.py, commit adce4e9a): the same from ``prompt-lookup-max`` down
@@ -36,8 +36,8 @@ from .automaton_kernels import (
 from .slot_kernels import ENDS, KEYS, KIND, PARTS, VLLM_NGRAM, U, helper
 
 BUILT_ON = {
-    "ngram.drafters.automaton_kernels": "0c3ea84a",
-    "ngram.drafters.slot_kernels": "4e600ed4",
+    "ngram.drafters.automaton_kernels": "3eb18efa",
+    "ngram.drafters.slot_kernels": "a574593d",
 }
 
 

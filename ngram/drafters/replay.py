@@ -1,7 +1,7 @@
 """Replay texts through any drafters, round by round as llama-server does, and count.
 
 Turn by turn: the request's prompt begins it; the pass over the prompt yields the first token; then
-each round drafts behind the text so far, takes drafted tokens while they equal the text, and the
+each round drafts after the text so far, takes drafted tokens while they equal the text, and the
 text's next token as the one that the model samples. A turn ends as a generation does that sampled
 its last token: where a draft reaches beyond the last token, that one counts as sampled. Source:
 llama.cpp build 11434, tools/server/server-context.cpp.
@@ -159,7 +159,7 @@ def replay_texts(
     carry : what drafters know when a request begins: of "all" requests before it, as a server slot
         does; of those of its "conversation"; or "none"
     n_predict, n_ctx : the limits that the requests had, which cut drafts; None: none
-    ends : ids that end a generation, for drafters that draft none behind them
+    ends : ids that end a generation, for drafters that draft none after them
     on_progress : gets (tokens done, tokens in all) now and then
 
     Raises

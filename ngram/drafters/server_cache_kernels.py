@@ -4,7 +4,7 @@ The repaired form learns every n-gram of the text once, the sampled token includ
 draft_kernels' rule. llama.cpp's own (build 11434, common/speculative.cpp, common/ngram-cache.cpp)
 learns at each draft what came since the last one, as if it were a text of its own: n-grams across
 two rounds are never counted. Nothing begins anew with a request: the counts of older ones stay, and
-of a prompt only what lies behind the length of the older text is learnt.
+of a prompt only what lies after the length of the older text is learnt.
 
 Equally good tokens: repaired, the lowest id; llama.cpp's own, the first that libstdc++'s
 unordered_map comes upon (the last to arrive of the first bucket, where its buckets come in the
@@ -47,7 +47,7 @@ from ..lookup.draft_kernels import (
 )
 from .slot_kernels import EXACT, KEYS, N_VARS, PARTS, U, copy, helper, view
 
-BUILT_ON = {"ngram.drafters.slot_kernels": "4e600ed4", "ngram.lookup.draft_kernels": "9942a303"}
+BUILT_ON = {"ngram.drafters.slot_kernels": "a574593d", "ngram.lookup.draft_kernels": "84291cfc"}
 
 # What ngram-cache reads besides the text; never changed, shared by all slots.
 # dynamic, bigrams: of draft_kernels; thresholds: int64 [4, 5]; origin: int64 [draft-max, 2], out
@@ -193,11 +193,11 @@ def _order(followers, owner, scratch):
     """Put the edges of a list into libstdc++'s order.
 
     Returns (the first edge's number by arrival or -1, how many there are). scratch: [0 : k] edges
-    by arrival, [k : 2k] what comes behind each, [2k :] what stands before each bucket's first + 2.
+    by arrival, [k : 2k] what comes after each, [2k :] what stands before each bucket's first + 2.
     """
     edges = followers.edges
     k = np.int64(0)
-    # The list has the owner first, the others behind it, latest first.
+    # The list has the owner first, the others after it, latest first.
     edge = np.int64(edges[record_at(owner) + NEXT])
     while edge >= 0:
         k += 1

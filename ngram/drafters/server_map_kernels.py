@@ -10,7 +10,7 @@ draft, which never grows.
 What is done faster, with the same answers: llama.cpp scans places not yet in the map, then puts
 them there: here one pass does both, comparing hashes first. It scans its list of keys: here an
 index finds the first of the list. It scans the text for a key's occurrences: here they are chained.
-Where it reads behind the end of ``inp`` (keys of an older, longer text), nothing matches here.
+Where it reads after the end of ``inp`` (keys of an older, longer text), nothing matches here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .gram_kernels import (
 )
 from .slot_kernels import KEYS, KIND, MAP_K4V, N_VARS, PARTS, U, copy, helper, view
 
-BUILT_ON = {"ngram.drafters.gram_kernels": "dc11e185", "ngram.drafters.slot_kernels": "4e600ed4"}
+BUILT_ON = {"ngram.drafters.gram_kernels": "73478296", "ngram.drafters.slot_kernels": "a574593d"}
 
-# Places in vars, behind those of the index of occurrences, which ngram-map-k4v alone has.
+# Places in vars, after those of the index of occurrences, which ngram-map-k4v alone has.
 _SEEN = N_INDEX_VARS  # tokens of the text at the last call, the sampled one included
 _N_KEYS = N_INDEX_VARS + 1
 _LOGGED = N_INDEX_VARS + 2  # places of the map that are in use

@@ -87,15 +87,15 @@ from .suffix_kernels import (
 )
 
 BUILT_ON = {
-    "ngram.drafters.map_kernels": "3c72f4ad",
-    "ngram.drafters.mod_kernels": "dfff6a28",
-    "ngram.drafters.prompt_lookup_kernels": "2d48e889",
-    "ngram.drafters.server_cache_kernels": "ca5c0d2a",
-    "ngram.drafters.server_map_kernels": "ed49e033",
-    "ngram.drafters.slot_kernels": "4e600ed4",
-    "ngram.drafters.suffix_kernels": "79faa717",
-    "ngram.lookup.draft_kernels": "9942a303",
-    "ngram.lookup.session_kernels": "8a41e4ae",
+    "ngram.drafters.map_kernels": "309075b0",
+    "ngram.drafters.mod_kernels": "e49479f9",
+    "ngram.drafters.prompt_lookup_kernels": "d39d1230",
+    "ngram.drafters.server_cache_kernels": "4ad504b5",
+    "ngram.drafters.server_map_kernels": "0d8c11d8",
+    "ngram.drafters.slot_kernels": "a574593d",
+    "ngram.drafters.suffix_kernels": "18cb81fa",
+    "ngram.lookup.draft_kernels": "84291cfc",
+    "ngram.lookup.session_kernels": "55f7c604",
 }
 
 # What a replay counts, see replay.py. All int64 but example_ids.
@@ -273,7 +273,7 @@ def _accept_all(bank, tokens, n, n_accepted, drafter):
 
 @helper
 def _room(n, start, n_most, n_predict, n_ctx):
-    """How long a draft behind the first ``n`` tokens may be; 0 or less: the drafters rest."""
+    """How long a draft after the first ``n`` tokens may be; 0 or less: the drafters rest."""
     room = n_most
     if n_ctx > 0:
         room = min(room, n_ctx - n - 1)
@@ -494,7 +494,7 @@ def begin_in_session(session, n, same):
 
 @njit(cache=True, nogil=True)
 def draft_in_session(session, pending, n, n_max, ids):
-    """Draft behind the session's first ``n`` tokens; returns how many.
+    """Draft after the session's first ``n`` tokens; returns how many.
 
     pending int64 [3], in and out: the last draft, on which it is judged first by what has come
     since: its length, its drafter, and how many tokens stood before it. ids: an empty array of the

@@ -164,7 +164,7 @@ _ALL = (
             Key("draft-max", 10, 1, 1024, "longest draft (prompt_lookup_num_tokens)"),
         ),
         "draft-max",
-        "transformers' prompt lookup: behind the first occurrence of the longest n-gram",
+        "transformers' prompt lookup: after the first occurrence of the longest n-gram",
     ),
     Kind(
         "vllm-ngram",
@@ -175,7 +175,7 @@ _ALL = (
             Key("num-speculative-tokens", 5, 1, 1024, "longest draft"),
         ),
         "num-speculative-tokens",
-        "vLLM's n-gram proposer: behind the first occurrence of the longest n-gram",
+        "vLLM's n-gram proposer: after the first occurrence of the longest n-gram",
     ),
 )
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -17,7 +17,7 @@ session_kernels.py calls those of ``slot.params[0]``:
 ``draft_KIND(slot, tokens, n, n_max, out) -> int64``
     The text is ``tokens[:n]``, ``tokens[n - 1]`` being the token that was just sampled. Writes at
     most ``n_max`` (1 or more) ids and returns how many; ``out`` has room for the kind's longest.
-    Nothing behind ``n`` may be read: in a replay ``tokens`` holds what is still to come. No call is
+    Nothing after ``n`` may be read: in a replay ``tokens`` holds what is still to come. No call is
     made in a round in which a drafter before this one drafted, or which has no room for a draft.
 ``accept_KIND(slot, tokens, n, n_accepted, is_other)``
     After a round with a draft: ``n_accepted`` of its ids were right; ``n`` as in ``draft``.
@@ -47,7 +47,7 @@ from numba import njit
 # words:  int64 [*]   /
 Slot = namedtuple("Slot", "params vars table nodes words")
 
-# The slots of a combination, in order of priority, one behind the other in the same arrays.
+# The slots of a combination, in order of priority, one after the other in the same arrays.
 # params int64 [k, 24], vars int64 [k, 32]; starts int64 [3, k + 1]: where the parts of table,
 # nodes and words begin.
 Bank = namedtuple("Bank", "params vars table nodes words starts")

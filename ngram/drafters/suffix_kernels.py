@@ -45,8 +45,8 @@ from .automaton_kernels import (
 from .slot_kernels import KEYS, MILLION, N_VARS, U, copy, helper
 
 BUILT_ON = {
-    "ngram.drafters.automaton_kernels": "0c3ea84a",
-    "ngram.drafters.slot_kernels": "4e600ed4",
+    "ngram.drafters.automaton_kernels": "3eb18efa",
+    "ngram.drafters.slot_kernels": "a574593d",
 }
 
 # Places in params: the kind's keys.
@@ -54,7 +54,7 @@ _DEPTH = KEYS
 _FACTOR = KEYS + 1  # in millionths
 _LEAST_SHARE = KEYS + 2  # in millionths
 _DRAFT_MAX = KEYS + 3
-# Places in vars, behind the automaton's.
+# Places in vars, after the automaton's.
 _PEAK = N_NUMBERS  # the match length that allows the longest draft
 _HAS_OTHERS = N_NUMBERS + 1  # 1: the automaton holds more than the present text
 _FORGETS = N_NUMBERS + 2  # 1: only what is of the present text may stay
@@ -100,7 +100,7 @@ def _start(slot, a):
 
 @helper
 def _longest(slot, depth, match):
-    """How long a draft behind a match of that length may be."""
+    """How long a draft after a match of that length may be."""
     # The millionth is theirs, against what floating point takes away.
     return min((match * slot.params[_FACTOR] + 1) // MILLION, depth - match)
 

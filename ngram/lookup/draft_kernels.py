@@ -57,7 +57,7 @@ _PRODUCT_CAP = 1 << 50  # above it a boosted candidate beats every count, and 10
 _NOWHERE = _U(0xFFFFFFFFFFFFFFFF)
 _MANY = 255  # a count that lies in many_count
 
-# A record, in nodes at once and in slots behind the four tokens.
+# A record, in nodes at once and in slots after the four tokens.
 BEST = _U(0)  # the most frequent follower, lowest id among equals; -1 without one
 BEST_COUNT = _U(1)
 SUM = _U(2)  # of all counts; -1 where it does not fit, see sum_of
@@ -137,7 +137,7 @@ def _add_edge(followers, owner, token, child):
     edges[at + _EDGE_CHILD] = child
     if edge == owner:
         edges[at + NEXT] = -1
-    else:  # behind the first, which stays the head of the list
+    else:  # after the first, which stays the head of the list
         head = record_at(owner)
         edges[at + NEXT] = edges[head + NEXT]
         edges[head + NEXT] = edge

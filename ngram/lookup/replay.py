@@ -173,7 +173,7 @@ def replay(
     """Replay ``tokens`` (int32 [n]) in chunks of ``n_ctx``; the caches are left as they are.
 
     ``on_progress`` gets (tokens done, tokens in all) now and then. Source of the procedure:
-    llama.cpp, examples/lookup/lookup-stats; like it, the rest behind the last whole chunk is not
+    llama.cpp, examples/lookup/lookup-stats; like it, the rest after the last whole chunk is not
     replayed, nor is the last chunk when the text ends with it.
 
     Raises

@@ -25,7 +25,7 @@ from .draft_kernels import (
     longest,
 )
 
-BUILT_ON = {"ngram.lookup.draft_kernels": "9942a303"}
+BUILT_ON = {"ngram.lookup.draft_kernels": "84291cfc"}
 
 # The arrays of a session: Context, Dynamic, Bigrams; then
 # tokens:     int32 [n]             the text, and room for more of it

@@ -90,7 +90,7 @@ class Depth:
 
     Attributes
     ----------
-    n_layers : layers that run; heads are looked at up to the one behind them
+    n_layers : layers that run; heads are looked at up to the one after them
     heads : chosen by all prompts
     in_sample : of these, on the prompts that they were chosen by
     held_out : of those chosen by one half, on the other
@@ -123,7 +123,7 @@ class Findings:
 
 
 def candidates(n_layers: int, n_head: int) -> tuple[Head, ...]:
-    """All heads of the first layers, before RoPE and behind it, by maximum and mean."""
+    """All heads of the first layers, before RoPE and after it, by maximum and mean."""
     ways: tuple[Reduce, ...] = ("max", "mean")
     return tuple(
         Head(layer, head, rope, reduce)

@@ -103,7 +103,7 @@ class Haystack:
 
         Parameters
         ----------
-        place : of the first one, 0 to below 1: of those that have as much text behind them
+        place : of the first one, 0 to below 1: of those that have as much text after them
         """
         last = int(np.searchsorted(self._borders, self.n_tokens - n_tokens, "right"))
         return self._from(int(place * max(1, last)), n_tokens)
@@ -175,7 +175,7 @@ class _Task:
     Attributes
     ----------
     hidden : sentences to hide; the first at the depth, the others anywhere, or, if ``in_order``,
-        behind it
+        after it
     needles : those that matter
     """
 

@@ -298,7 +298,7 @@ def kind_of(text: str, *, is_block: bool = False) -> Kind:
 
 
 def _asks_more(text: str) -> bool:
-    """Whether behind words of courtesy a sentence goes on to ask, or is asked with."""
+    """Whether after words of courtesy a sentence goes on to ask, or is asked with."""
     sentences = sentences_of(text)
     rest = [sentence for sentence in sentences if not _COURTESY.match(sentence)]
     if any(_MARK.search(sentence) for sentence in rest):

@@ -16,7 +16,7 @@ from enum import IntEnum
 LONGEST = 1024  # characters of a piece that is not cut any further
 LONGEST_BLOCK = 4096  # of a block of code or JSON, which is a third of the text at most
 
-# What closes a sentence behind its mark: brackets, quotes, Markdown.
+# What closes a sentence after its mark: brackets, quotes, Markdown.
 CLOSERS = "(?:[\\x29\\]\"'*_]|\u201d|\u2019|\u00bb|\u300d|\u300f|\uff09)*"
 # A run of marks is looked at once, from its begin: from each mark on would take its square.
 SENTENCE_END = f"(?<![.!?])[.!?]+{CLOSERS}(?=\\s)|(?:\u3002|\uff01|\uff1f|\u2026){CLOSERS}"

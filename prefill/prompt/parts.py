@@ -36,7 +36,7 @@ class PromptParts:
     Attributes
     ----------
     ids : int32 [n].
-    question : first and behind the last token of the question; equal if there is none.
+    question : first and after the last token of the question; equal if there is none.
     document : the same of each part that may be dropped, ascending, apart from one another and
         from the question. All else is mandatory.
     spans : where in the prompt's text each token stands; None if there is no text.

@@ -1,6 +1,6 @@
 """The question of a long text: what asks, wherever it stands, and what of the text may be dropped.
 
-It is looked for at the end of the text, behind thanks, signatures and words on how to answer; or
+It is looked for at the end of the text, after thanks, signatures and words on how to answer; or
 else at its beginning; or else in the middle. From what asks at the end on, everything stays. What
 is not certain stays, too, and ``doubt`` says what was not.
 """
@@ -44,7 +44,7 @@ class Found:
 
     Attributes
     ----------
-    question : first and behind the last character; what comes behind it may have to stay as well.
+    question : first and after the last character; what comes after it may have to stay as well.
     documents : the same of what may be dropped, ascending, apart from one another.
     source : where it was found.
     doubt : what is not certain about it; empty: nothing.
@@ -139,7 +139,7 @@ class _Search:
     # ---- by place
 
     def _end(self) -> tuple[int, bool] | None:
-        """The last piece that asks, if it is near the end, and whether all behind it is what one
+        """The last piece that asks, if it is near the end, and whether all after it is what one
         would expect there."""
         n_says = n_trails = 0
         is_clear = True
@@ -282,7 +282,7 @@ class _Search:
         )
 
     def _kind(self, number: int) -> Kind:
-        """What a piece is; what stands behind the word "Question:" asks."""
+        """What a piece is; what stands after the word "Question:" asks."""
         kind = self._own_kind(number)
         if kind is Kind.SAYS and number and self._own_kind(number - 1) is Kind.HEADS:
             return Kind.ASKS

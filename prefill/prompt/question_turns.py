@@ -24,7 +24,7 @@ class Asked:
 
     Attributes
     ----------
-    question : first and behind the last character.
+    question : first and after the last character.
     documents : the same of what may be dropped.
     source : where the question was found.
     doubt : what is not certain about it, or "".

@@ -1,7 +1,7 @@
 """Where in its text each token of a prompt stands, in bytes; so two tokenizers meet in one text.
 
 Tokens are laid along the text by their pieces. What a tokenizer adds or drops is known: BOS and
-EOS, the space that SPM vocabularies put before a text and behind special tokens, bytes that no
+EOS, the space that SPM vocabularies put before a text and after special tokens, bytes that no
 token stands for, blanks that some special tokens swallow. Anything else is refused: a span that is
 wrong by one byte would cut a character.
 """
@@ -92,7 +92,7 @@ class TokenSpans:
         """Tokens, int32 [n_kept], that share a byte with ascending spans, int64 [n_spans, 2]."""
         first = np.searchsorted(self.stop, spans[:, 0], "right")
         end = np.searchsorted(self.start, spans[:, 1], "left")
-        # +1 where a span's tokens begin, -1 behind them: what lies inside some span sums above 0
+        # +1 where a span's tokens begin, -1 after them: what lies inside some span sums above 0
         change = np.zeros(self.start.size + 1, np.int64)
         filled = first < end
         np.add.at(change, first[filled], 1)
@@ -168,7 +168,7 @@ def carry_values(
 
     A token's value is spread evenly over its bytes, and a token gets what its bytes got, so that
     sums stay. What a token without bytes had, and bytes without a token got, is lost. A value that
-    is not finite stays so, and spoils every token behind it.
+    is not finite stays so, and spoils every token after it.
 
     Parameters
     ----------
@@ -242,13 +242,13 @@ class _Walk:
             yield place, at
 
     def _behind_blanks(self, at: int) -> int:
-        """Behind the blanks that a special token swallowed; what only stands for one it did not."""
+        """After the blanks that a special token swallowed; what only stands for one it did not."""
         while at < len(self._text) and self._raw[self._raw_of[at]] in _BLANKS:
             at += 1
         return at
 
     def _place(self, piece: bytes, at: int) -> int:
-        """Where a piece stands from ``at`` on, behind nothing but what is dropped.
+        """Where a piece stands from ``at`` on, after nothing but what is dropped.
 
         Raises
         ------

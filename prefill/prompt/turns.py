@@ -60,7 +60,7 @@ def find_turns(
 ) -> list[Turn]:
     """The texts of all messages, in order, with their places in the rendered text.
 
-    A text that stands there once, between those before and behind it, is where it has to be. Else
+    A text that stands there once, between those before and after it, is where it has to be. Else
     the conversation is rendered again with a mark for each text, which takes another 0.1 s, and
     what stands around the marks tells the places.
     """
@@ -155,7 +155,7 @@ def _find_between(
     number_of = {mark: number for number, mark in enumerate(marks)}
     pieces = re.split(f"({'|'.join(map(re.escape, marks))})", marked) if marks else [marked]
     numbers = [number_of[mark] for mark in pieces[1::2]]
-    fixed = pieces[0::2]  # before the first turn, between two of them, behind the last one
+    fixed = pieces[0::2]  # before the first turn, between two of them, after the last one
     if not numbers or not text.startswith(fixed[0]) or not text.endswith(fixed[-1]):
         return found
     start, stop = len(fixed[0]), len(text) - len(fixed[-1])

@@ -3,7 +3,7 @@
 Tokens of the document see a window and the first tokens of the text, or chosen blocks
 (``blocksparse``); those of the question see all. At chosen heads, the weights softmax(q . k) of
 the question's queries say how much each token matters. Only queries and keys of the last layer
-that is looked at are computed; what stands behind it never runs.
+that is looked at are computed; what stands after it never runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Head:
     Attributes
     ----------
     layer, head : which, from 0 on
-    rope : look behind RoPE, as the model does; else before it, where distance does not count
+    rope : look after RoPE, as the model does; else before it, where distance does not count
     reduce : over the queries; "mean" of the weights, or "max"
     """
 
@@ -188,7 +188,7 @@ class AttentionScorer:
         return np.arange(start, stop, dtype=np.int32)
 
     def tail(self, parts: PromptParts) -> Span:
-        """Tokens of the prompt that stand behind each part of the document."""
+        """Tokens of the prompt that stand after each part of the document."""
         if not self.rule.n_last:
             return parts.question
         behind = parts.document[-1][1] if parts.document else 0

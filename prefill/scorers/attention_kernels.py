@@ -6,14 +6,14 @@ from numba import njit
 from ...engine.transformer.tile_kernels import f32_tile, row_exp, row_max
 
 # See forward_kernels.
-BUILT_ON = {"engine.transformer.tile_kernels": "0cfcf547"}
+BUILT_ON = {"engine.transformer.tile_kernels": "2b817fce"}
 
 PANEL = 16  # keys that are multiplied at a time
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def weigh(queries, keys, head, kv_head, highs, scale, is_softmax, rows, panel, lines):
-    """Fill lines[r, key] with the weights of keys 0 to highs[r] for row r of one head; 0 behind.
+    """Fill lines[r, key] with the weights of keys 0 to highs[r] for row r of one head; 0 after.
 
     Without ``is_softmax`` they are the products q . k * scale themselves.
 

@@ -64,7 +64,7 @@ class BlockPass(LayerPass):
     Parameters
     ----------
     rule : which blocks
-    wide : first and behind the last token of those whose blocks see all
+    wide : first and after the last token of those whose blocks see all
 
     Attributes
     ----------

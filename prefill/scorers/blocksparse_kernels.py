@@ -38,8 +38,8 @@ from ...engine.transformer.tile_kernels import (
 
 # See forward_kernels.
 BUILT_ON = {
-    "engine.transformer.forward_kernels": "97ba2b6f",
-    "engine.transformer.tile_kernels": "0cfcf547",
+    "engine.transformer.forward_kernels": "e3946496",
+    "engine.transformer.tile_kernels": "2b817fce",
 }
 
 PANEL = 16

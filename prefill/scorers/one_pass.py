@@ -3,7 +3,7 @@
 FastKV's idea (Jo et al. 2025): the first L layers have seen the whole prompt already, through a
 window. Kept tokens' states go on from there, and their keys and values of those layers are
 taken over, at the positions that they were made for: original ones. The last token of the prompt
-alone goes through all layers again, with the answer behind it.
+alone goes through all layers again, with the answer after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .windows import Window
 
 @dataclass(frozen=True, eq=False)
 class Begun:
-    """A prompt behind its first layers.
+    """A prompt after its first layers.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class OnePassScorer(AttentionScorer):
             self._begun = None
             yield from super()._looks(text, rows)
             return
-        # Behind the question stand the template's last tokens, which the target needs, too.
+        # After the question stand the template's last tokens, which the target needs, too.
         wide = (text.tail[0], self._ids.size)
         held = replace(self.model.params, n_layers=n_layers + 1)
         cache = KvCache(held, self._ids.size)

@@ -80,7 +80,7 @@ def _heads(
 
 
 class SpecPrefillScorer(AttentionScorer):
-    """Asks with the queries of tokens that the model itself generates behind the prompt.
+    """Asks with the queries of tokens that the model itself generates after the prompt.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class SpecPrefillScorer(AttentionScorer):
 
 
 def _keys(cache: KvCache, layer: int, n: int) -> NDArray[np.float32]:
-    """Keys behind RoPE of the first n slots, float32 [n, n_head_kv, d_head]."""
+    """Keys after RoPE of the first n slots, float32 [n, n_head_kv, d_head]."""
     panels = cache.keys[layer].view(np.float16)
     n_heads, _, d_head, _ = panels.shape
     rows = panels.transpose(1, 3, 0, 2).reshape(-1, n_heads, d_head)[:n]

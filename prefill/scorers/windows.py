@@ -1,8 +1,8 @@
 """The texts that a model reads in place of a long prompt: parts of it, each with the question.
 
 A model that was trained on so many tokens reads no more at a time, and memory stays bounded. The
-question stands behind each part, as it usually does in the prompt; where it stood before the
-document, it is moved behind it, or no token of it would see any.
+question stands after each part, as it usually does in the prompt; where it stood before the
+document, it is moved after it, or no token of it would see any.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Window:
     ----------
     ids : int32 [n]
     places : int64 [n], of each token in the prompt; each at most once
-    tail : first and behind the last token of what stands behind the document: the question
+    tail : first and after the last token of what stands after the document: the question
     """
 
     ids: NDArray[np.int32]
@@ -76,7 +76,7 @@ def cut(parts: PromptParts, tail: Span, windows: Windows) -> list[Window]:
 
     Parameters
     ----------
-    tail : tokens of the prompt that stand behind each part of the document: usually the question.
+    tail : tokens of the prompt that stand after each part of the document: usually the question.
         Of a tail that is longer than half of a window, the end is taken.
     """
     body_stop = max(tail[0], parts.document[-1][1] if parts.document else 0)
