@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import toy_model
 from conftest import Done
-from draftsmith.cli.prefill import models as prefill_models
-from draftsmith.cli.prefill.models import ScorerKind, parse_heads
 from draftsmith.engine import host
 from draftsmith.engine.chat import template as chat
 from draftsmith.engine.chat import worker as chat_worker
@@ -21,9 +19,12 @@ from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import ExitStatus, UsageError
 from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.engine.transformer import model as engine_model
+from draftsmith.prefill import scoring
 from draftsmith.prefill.memory import Need
+from draftsmith.prefill.score_request import ScorerKind
 from draftsmith.prefill.scorers.attention import Head
 from draftsmith.prefill.scorers.calibration_file import Calibration, calibration_text
+from draftsmith.prefill.scorers.head_names import parse_heads
 from toy_mtp import write_toy_head
 from toy_projection import write_projection
 
@@ -412,7 +413,7 @@ def test_models_take_turns(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     real = engine_model.load_model
     monkeypatch.setattr(engine_model, "load_model", load)
     monkeypatch.setattr(host, "rss_bytes", lambda: 0)
-    monkeypatch.setattr(prefill_models, "estimate", lambda *_: Need(100, 20, 200, 30))
+    monkeypatch.setattr(scoring, "estimate", lambda *_: Need(100, 20, 200, 30))
     turns = run(*args, "--memory-limit", "231")
     assert "in turns" in turns.stderr
     assert turns.record["tokens"] == free.record["tokens"]
@@ -432,7 +433,7 @@ def test_a_refusal_that_the_limit_has_no_room_for(
 ) -> None:
     """A limit that is forgotten when all has to be read."""
     monkeypatch.setattr(host, "rss_bytes", lambda: 0)
-    monkeypatch.setattr(prefill_models, "estimate", lambda *args: Need(0, 0, 10, args[3]))
+    monkeypatch.setattr(scoring, "estimate", lambda *args: Need(0, 0, 10, args[3]))
     args = (*LEXICAL, "--memory-limit", "1000", "-p")
     assert run(*args, QUESTION).status == 0
     refused(run(*args, "zz zz?"), "cannot be kept where the prompt is read in full")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...engine.errors import OutputNotWritable, UsageError
+from ...engine.errors import UsageError
 from ..chat_options import ChatOptions
 from ..formats import number
 from ..generate.session import RunRequest
@@ -16,10 +16,10 @@ from ..output import Output, Table
 from .niah import counter, read_haystack
 
 if TYPE_CHECKING:
+    from ...engine.chat.template import ChatTemplate
     from ...engine.transformer.model import Model
-    from ...prefill.calibration.calibrate import Findings, Question, Recall, Seen
+    from ...prefill.calibration.calibrate import Findings, Question, Seen
     from ...prefill.scorers.attention import AttentionRule
-    from ...prefill.scorers.calibration_file import Calibration
     from ..generate.session import Target
     from ..inputs import Stages
 
@@ -104,6 +104,7 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
     from ...engine.jit import CompileWatch
     from ...engine.transformer.hparams import read_params
     from ...prefill.calibration.calibrate import Trials, candidates, questions
+    from ...prefill.calibration.search import record_of
     from ...prefill.scorers.attention import AttentionRule
     from ..generate.session import opened, read_target
     from ..inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
@@ -145,33 +146,15 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
 def _path(request: CalibrateRequest, target: Target) -> Path:
     """Where to write, found out before long work.
 
-    A model's own file has always the same name, so that a second calibration replaces the first.
-
     Raises
     ------
     OutputNoFolder, OutputNotWritable : it cannot be written
     """
     from ...engine.atomic_file import check_writable
-    from ...engine.gguf.identity import Identity
-    from ...engine.transformer.hparams import read_params
-    from ...prefill.scorers.calibration_file import own_folder
+    from ...prefill.calibration.search import own_path
 
-    if request.output is not None:
-        check_writable(request.output)
-        return Path(request.output)
-    params = read_params(target.metadata, target.tokenizer.n_vocab)
-    fingerprint = target.tokenizer.fingerprint.hex()
-    folder = own_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputNotWritable(
-            f"the folder {folder} can't be made ({error.strerror})",
-            remedy="name a file with --output",
-        ) from error
-    norms = Identity.of(target.metadata).norms
-    size = f"{params.n_layers}x{params.n_embd}"
-    path = folder / f"{size}-{fingerprint[:16]}-{norms[:16]}.json"
+    own = request.output is None
+    path = own_path(target.metadata, target.tokenizer) if own else Path(request.output or "")
     check_writable(path)
     return path
 
@@ -181,36 +164,15 @@ def _look_at_all(
     model: Model,
     rule: AttentionRule,
     target: Target,
-    template: Any,
+    template: ChatTemplate | None,
     stages: Stages,
     out: Output,
 ) -> list[Seen]:
     """Score all prompts by all heads."""
-    from ...prefill.calibration.calibrate import look
-    from ...prefill.prompt.parts import PromptParts
-    from ...prefill.scorers.attention import AttentionScorer
-    from ...prefill.scorers.lexical import LexicalScorer
+    from ...prefill.calibration.search import look_at_all
 
-    tokenizer = target.tokenizer
-    words = LexicalScorer(tokenizer)
-    found: list[Seen] = []
-    with (
-        stages.stage("look"),
-        out.progress("asking", unit="tokens", after_s=1.0) as bar,
-    ):
-        done = 0
-        for i, question in enumerate(asked):
-            parts = PromptParts.of_document(
-                question.document, question.question, tokenizer, template
-            )
-
-            def show(n: int, of: int, before: int = done, here: int = parts.n, i: int = i) -> None:
-                bar.update(before + here * n // of, (before + here) * len(asked) // (i + 1))
-
-            scorer = AttentionScorer(model, rule, on_progress=show)
-            found.append(look(question, parts, scorer, words))
-            done += parts.n
-    return found
+    with stages.stage("look"), out.progress("asking", unit="tokens", after_s=1.0) as bar:
+        return look_at_all(asked, model, rule, target.tokenizer, template, bar.update)
 
 
 def _write(
@@ -223,6 +185,7 @@ def _write(
     OutputNoFolder, OutputNotWritable, DiskFull : it cannot be written
     """
     from ...engine.atomic_file import write_atomically
+    from ...prefill.calibration.search import calibration_of
     from ...prefill.scorers.calibration_file import calibration_text
 
     if found.chosen is None:
@@ -231,62 +194,10 @@ def _write(
             "calibration is written"
         )
         return None
-    calibration = _calibration(found.chosen.heads, rule, target)
+    calibration = calibration_of(found.chosen.heads, rule, target.metadata, target.tokenizer)
     write_atomically(path, [calibration_text(calibration).encode()])
     out.note(f"wrote {path}")
     return str(path)
-
-
-def _calibration(heads: Any, rule: AttentionRule, target: Target) -> Calibration:
-    from ...engine.gguf.identity import Identity
-    from ...engine.transformer.hparams import read_params
-    from ...prefill.scorers.calibration_file import Calibration
-
-    metadata = target.metadata
-    params = read_params(metadata, target.tokenizer.n_vocab)
-    return Calibration(
-        model=metadata.path.stem,
-        vocabulary=target.tokenizer.fingerprint.hex(),
-        n_layers=params.n_layers,
-        n_embd=params.n_embd,
-        heads=heads,
-        window=rule.window,
-        n_sink=rule.n_sink,
-        made_for=Identity.of(metadata).marks,
-    )
-
-
-def record_of(found: Findings, rule: AttentionRule) -> dict[str, Any]:
-    """Return the keys of what was found."""
-    from ...prefill.calibration.calibrate import KEEPS
-
-    chosen = found.chosen
-    return {
-        "heads": [] if chosen is None else [str(head) for head in chosen.heads],
-        "n_layers_scored": None if chosen is None else chosen.n_layers,
-        "window": rule.window,
-        "n_heads": len(rule.heads),
-        "n_prompts": dict(found.n_prompts),
-        "keeps": list(KEEPS),
-        "words": _shares(found.words),
-        "by_layers": [
-            {
-                "n_layers": depth.n_layers,
-                "heads": [str(head) for head in depth.heads],
-                "in_sample": _shares(depth.in_sample),
-                "held_out": _shares(depth.held_out),
-                "chosen": depth is chosen,
-            }
-            for depth in found.depths
-        ],
-        "heads_alone": [
-            {"head": str(head), "in_sample": _shares(recall)} for head, recall in found.alone
-        ],
-    }
-
-
-def _shares(recall: Recall) -> dict[str, list[float]]:
-    return {kind: list(shares) for kind, shares in recall.items()}
 
 
 def tables_of(record: Mapping[str, Any]) -> list[Table]:

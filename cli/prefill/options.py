@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from ...engine.errors import UsageError
+from ...prefill.score_request import ScoreRequest, ScorerKind
 from ..chat_options import TemplateOptions
 from ..generate.mtp_drafting import DrafterKind, DraftRequest, Verify
 from ..generate.options import DraftFixed, DynamicCacheRead, StaticCache, System
 from ..options import DRAFT_MAX_VARIABLES, LIST_MOST, WHOLE_MOST, Escape, too_many
-from .models import ScoreRequest, ScorerKind
 from .niah import CONTEXTS, DEPTHS, KINDS, NiahRequest
 from .prompt import AskRequest
 

@@ -12,8 +12,8 @@ from ..memory_report import run_rows
 from ..output import Table
 
 if TYPE_CHECKING:
+    from ...prefill.planning import ScorePlan
     from .asking import Asked
-    from .models import ScorePlan
 
 QUESTION_SOURCES = {
     "given": "what was given",

@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...engine.errors import UsageError
+from ...prefill.score_request import ScoreRequest
 from ..generate.mtp_drafting import DrafterKind, DraftRequest
 from ..generate.session import RunRequest
 from ..generate.stream import Color
 from ..output import Output
-from .models import ScoreRequest
 from .options import PositionKind
 from .prompt import AskRequest
 
 if TYPE_CHECKING:
-    from ...prefill.memory import Need
     from ...prefill.pipeline import Choice, Settings
+    from ...prefill.planning import ScorePlan, TargetFile
     from ..generate.mtp_drafting import Material
     from ..generate.session import Target
     from ..inputs import Stages
     from .asking import AnswerRequest, Asked
-    from .models import Models, ScorePlan
+    from .models import Models
     from .niah import NiahRequest
     from .prompt import Ask
 
@@ -142,9 +142,10 @@ def run_prefill(request: PrefillRequest, out: Output) -> None:
 def run_niah(request: PrefillRequest, out: Output) -> None:
     """Ask about needles and print the result, also of those before Ctrl-C."""
     from ...engine.jit import CompileWatch
+    from ...prefill.needles.figures import record_of
     from ..inputs import COMPILE_NOTE, Stages, closing_keys
     from ..plot import check_plot, draw
-    from .niah import make_tasks, measure, record_of
+    from .niah import make_tasks, measure
     from .niah_report import figure_of, tables_of
 
     niah = request.niah
@@ -191,11 +192,17 @@ def prepare_models(
     UsageError : options out of range, or that do not fit together
     ModelUnknown, ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the models
     """
+    from ...prefill.planning import plan_scoring
     from ..generate.session import read_target
-    from .models import plan_scoring
 
     target = read_target(request.run, stages, out)
-    return target, plan_scoring(request.score, target, out)
+    return target, plan_scoring(request.score, _file_of(target), out.note)
+
+
+def _file_of(target: Target) -> TargetFile:
+    from ...prefill.planning import TargetFile
+
+    return TargetFile(target.metadata, target.tokenizer)
 
 
 def prepare(
@@ -259,8 +266,8 @@ def check_memory(
     ------
     UsageError : it cannot be kept
     """
+    from ...prefill.scoring import estimate
     from ..formats import size
-    from .models import estimate
 
     limit = request.memory_limit
     if limit is None:
@@ -269,7 +276,8 @@ def check_memory(
     n_ctx, n_predict = answer.target.n_ctx, answer.n_predict
     n_read = n_prompt if in_full else round(max(request.keeps) * n_prompt)
     n_tokens = n_ctx if n_predict < 0 else min(n_ctx, n_read + max(0, n_predict - 1))
-    need: Need = estimate(plan, answer.target, n_prompt, n_tokens)
+    target = answer.target
+    need = estimate(plan, _file_of(target), n_prompt, n_tokens, target.n_threads)
     if held + need.least > limit:
         raise UsageError(
             f"--memory-limit {size(limit)} cannot be kept"
