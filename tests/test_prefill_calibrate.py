@@ -459,7 +459,7 @@ def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         (("-p", "a"), "--calibrate brings its own prompts: -p"),
         (("--compare",), "--calibrate brings its own prompts: --compare"),
         (("--heads", "1.1"), "--heads is not for --calibrate"),
-        (("--drafter", "toy.gguf"), "--drafter is not for --calibrate"),
+        (("--drafter", "toy.gguf"), "--scorer-model is not for --calibrate"),
         (("--depths", "10"), "--depths is not for --calibrate"),
         (("--memory-limit", "1G"), "--memory-limit is not for --calibrate"),
         (("--repeat", "1"), "--repeat 1: heads that one document chose"),
