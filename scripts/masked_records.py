@@ -120,8 +120,8 @@ def compare(a: Mapping[str, Json], b: Mapping[str, Json]) -> list[str]:
     return lines
 
 
-# What the spelling of a call is in, not its outcome.
-_SPELLING = ("argv", "same_as")
+# What says how a call is spelled, not what came of it.
+_SPELLING = ("argv", "same_as", "stdout.command")
 
 
 def _partner(record: Json) -> str | None:
@@ -135,7 +135,7 @@ def _lines(name: str, a: Json, b: Json, but: Sequence[str] = ()) -> list[str]:
     return [
         f"{name}: {place}: {_short(left)} -> {_short(right)}"
         for place, left, right in differences(a, b)
-        if place.split(".")[0].split("[")[0] not in but
+        if not any(place == key or place.startswith((f"{key}.", f"{key}[")) for key in but)
     ]
 
 

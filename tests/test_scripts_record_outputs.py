@@ -126,8 +126,10 @@ def test_differences(masked: Any) -> None:
 
 def test_calls_on_one_side(masked: Any) -> None:
     """A call that went away, or an alias that prints something else than the old spelling."""
-    old = {"argv": ["old"], "status": 0}
-    alias = {"argv": ["new"], "status": 0, "same_as": "old"}
+    old: dict[str, Any] = {"argv": ["old"], "status": 0}
+    old["stdout"] = {"command": "old", "n": 1}
+    alias: dict[str, Any] = {"argv": ["new", "x"], "status": 0, "same_as": "old"}
+    alias["stdout"] = {"command": "new", "n": 1}
     assert masked.compare({"old": old}, {"old": old, "new": alias}) == []
     assert masked.compare({"old": old, "new": alias}, {"old": old}) == ["new: only in A"]
     assert masked.compare({"old": old}, {}) == ["old: only in A"]
