@@ -110,7 +110,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class Made:
+class LookupText:
     """What a call has generated.
 
     Attributes
@@ -180,7 +180,9 @@ def run_lookup(request: LookupRequest, out: Output) -> None:
         raise made.failure
 
 
-def _generated(request: LookupRequest, session: Session, drafter: AnyDrafter, out: Output) -> Made:
+def _generated(
+    request: LookupRequest, session: Session, drafter: AnyDrafter, out: Output
+) -> LookupText:
     """Generate once, and teach the dynamic cache what was generated."""
     from .generate.stream import TextPrinter
 
@@ -204,7 +206,7 @@ def _generated(request: LookupRequest, session: Session, drafter: AnyDrafter, ou
         failure = failure or KeyboardInterrupt()
         if not run.tokens:
             raise failure
-    return Made(run, counts, printer.text, None, dynamic_bytes, failure)
+    return LookupText(run, counts, printer.text, None, dynamic_bytes, failure)
 
 
 def _learn(request: LookupRequest, plan: Plan, tokens: Sequence[int], out: Output) -> int | None:
@@ -223,7 +225,9 @@ def _learn(request: LookupRequest, plan: Plan, tokens: Sequence[int], out: Outpu
     return add_counts(path, new, on_wait=lambda: out.note(f"waiting for another run: {path}"))
 
 
-def _compared(request: LookupRequest, session: Session, drafter: AnyDrafter, out: Output) -> Made:
+def _compared(
+    request: LookupRequest, session: Session, drafter: AnyDrafter, out: Output
+) -> LookupText:
     """Generate with and without drafts in turns; nothing is shown or learnt."""
     from ..engine.decode.comparison import step_sizes
     from .generate.comparison import compare
@@ -241,10 +245,10 @@ def _compared(request: LookupRequest, session: Session, drafter: AnyDrafter, out
     run = comparison.drafted[comparison.typical]
     decoder = session.plan.decoder()
     text = decoder.feed(run.tokens) + decoder.finish()
-    return Made(run, counted[comparison.typical], text, comparison)
+    return LookupText(run, counted[comparison.typical], text, comparison)
 
 
-def _drafter_keys(request: LookupRequest, made: Made) -> dict[str, Any]:
+def _drafter_keys(request: LookupRequest, made: LookupText) -> dict[str, Any]:
     """Return what drafted, if that has a name, and what each part of it came to."""
     keys = tally_keys(made.counts)
     spec = request.drafting.spec

@@ -262,7 +262,7 @@ def _check(request: MtpRequest, out: Output, *, compare: bool, repeat: int | Non
 
 
 @dataclass(frozen=True)
-class Made:
+class MtpText:
     """What a call without a suite has generated.
 
     Attributes
@@ -321,7 +321,7 @@ def run_suite(request: MtpRequest, out: Output) -> None:
     from ..engine.jit import CompileWatch
     from ..mtp.suite import read_suite
     from .generate.session import opened, read_target
-    from .generate.suite import Settings, longest, measure, tasks_of
+    from .generate.suite import SuiteSettings, longest, measure, tasks_of
     from .generate.suite_report import csv_rows, figure_of, record_of, tables_of
     from .inputs import COMPILE_NOTE, Stages, closing_keys
     from .plot import check_plot, draw
@@ -339,7 +339,7 @@ def run_suite(request: MtpRequest, out: Output) -> None:
         with opened(longest(tasks), stages, out, n_extra) as session:
             drafters = _drafters(request, session, material, stages, out)
             assert drafters is not None
-            settings = Settings(request.draft_maxes, request.n_turns, request.bounds)
+            settings = SuiteSettings(request.draft_maxes, request.n_turns, request.bounds)
             measured = measure(tasks, session, drafters, settings, out)
             memory = _memory(session, drafters, stages)
     if not measured.cells:
@@ -405,7 +405,7 @@ def _drafters(
 
 def _generated(
     request: MtpRequest, session: Session, drafters: Drafters | None, out: Output
-) -> Made:
+) -> MtpText:
     """Generate once."""
     from .generate.stream import TextPrinter
 
@@ -415,12 +415,12 @@ def _generated(
     printer.finish()
     if run.stop_reason == "interrupted" and not run.tokens:
         raise KeyboardInterrupt
-    return Made(run, {} if drafters is None else drafters.origins(), printer.text)
+    return MtpText(run, {} if drafters is None else drafters.origins(), printer.text)
 
 
 def _compared(
     request: MtpRequest, session: Session, drafters: Drafters | None, out: Output
-) -> Made:
+) -> MtpText:
     """Generate with and without drafts in turns; nothing is shown."""
     from ..engine.decode.comparison import STEP_SIZES
     from .generate.comparison import compare
@@ -437,7 +437,7 @@ def _compared(
     run = comparison.drafted[comparison.typical]
     decoder = session.plan.decoder()
     text = decoder.feed(run.tokens) + decoder.finish()
-    return Made(run, origins[comparison.typical], text, comparison)
+    return MtpText(run, origins[comparison.typical], text, comparison)
 
 
 def _memory(session: Session, drafters: Drafters | None, stages: Stages) -> dict[str, int]:

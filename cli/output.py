@@ -37,7 +37,7 @@ _LINE = 100
 _GAP = 4
 
 Mode = Literal["table", "json", "csv"]
-Cell = str | int | float | None
+CellValue = str | int | float | None
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ def _flatten(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
         yield name, _csv_cell(value)
 
 
-def _csv_cell(value: Cell) -> str:
+def _csv_cell(value: CellValue) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)

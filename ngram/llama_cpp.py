@@ -23,7 +23,7 @@ _WINDOW = 64
 _NOTHING = np.empty(0, np.int32)
 
 
-class Drafter(Protocol):
+class TokenDrafter(Protocol):
     """What drafts: ``NgramDrafter``, or anything else that has this."""
 
     n_vocab: int
@@ -42,7 +42,7 @@ class Drafter(Protocol):
 class _Pacing:
     """Drafts as much as pays, by what rounds took and yielded so far."""
 
-    def __init__(self, drafter: Drafter, draft_max: int) -> None:
+    def __init__(self, drafter: TokenDrafter, draft_max: int) -> None:
         self._drafter = drafter
         self._pacer = Pacer(draft_max)
         self._drafted: list[int] = []
@@ -64,7 +64,7 @@ class _Pacing:
         )
 
     def draft(self, n_max: int) -> np.ndarray:
-        """See ``Drafter``."""
+        """See ``TokenDrafter``."""
         n = self._pacer.n_to_draft(n_max)
         self._draft_ns = None
         draft = _NOTHING
@@ -106,7 +106,9 @@ class LlamaCppDraftModel:
     UsageError : ``n_max`` below 0
     """
 
-    def __init__(self, drafter: Drafter, *, n_max: int | None = None, paced: bool = True) -> None:
+    def __init__(
+        self, drafter: TokenDrafter, *, n_max: int | None = None, paced: bool = True
+    ) -> None:
         if n_max is not None and n_max < 0:
             raise UsageError(f"n_max {n_max} is below 0", remedy="give 0 or more")
         self.drafter = drafter

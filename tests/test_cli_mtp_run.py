@@ -25,7 +25,7 @@ from draftsmith.cli.generate import (
 )
 from draftsmith.cli.generate.suite_figures import (
     Bounds,
-    Cell,
+    SuiteCell,
     figures,
     rounds_by_length,
     standard_error,
@@ -517,7 +517,7 @@ def cell(
     drafts: list[tuple[int, int]] = (),
     n: int = 11,
     **more: Any,  # type: ignore[assignment]
-) -> Cell:
+) -> SuiteCell:
     ns = {"draft_ns": 1_000_000, "verify_ns": 3_000_000}
     values = {
         "name": "a",
@@ -528,7 +528,7 @@ def cell(
         "plain": [made(n, plain_ms)],
         "drafted": [made(n, drafted_ms, drafts, **ns)],
     }
-    return Cell(**{**values, **more})
+    return SuiteCell(**{**values, **more})
 
 
 def test_ratios_are_of_sums() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from draftsmith.engine.chat.abilities import Abilities, adapted
-from draftsmith.engine.chat.batch import BatchRenderer, Conversation
+from draftsmith.engine.chat.batch import BatchedChat, BatchRenderer
 from draftsmith.engine.chat.messages import Chat, NotAChat, add_messages
 from draftsmith.engine.chat.prompt import PromptTemplate, not_shown
 from draftsmith.engine.chat.request import ChatRequest
@@ -177,7 +177,7 @@ def test_every_text_is_shown(name: str, templates: dict[str, PromptTemplate]) ->
         chat = Chat()
         add_messages(chat, messages)
         taken = adapted(chat.messages, template.abilities)
-        jobs.append(Conversation(taken, [(len(taken), True)], template.abilities.filled({})))
+        jobs.append(BatchedChat(taken, [(len(taken), True)], template.abilities.filled({})))
     with BatchRenderer(template) as renderer:
         rendered = list(renderer.render_all(jobs))
     for (_, wanted), one in zip(CONVERSATIONS.values(), rendered, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from draftsmith.engine.chat import batch as chat_batch
 from draftsmith.engine.chat import template as chat
-from draftsmith.engine.chat.batch import BatchRenderer, Conversation, Rendered
+from draftsmith.engine.chat.batch import BatchedChat, BatchRenderer, Rendered
 from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import ChatTemplateUnusable
 from draftsmith.engine.gguf.file import read_metadata
@@ -45,16 +45,16 @@ def template_of(source: str) -> ChatTemplate:
     return ChatTemplate(Path("toy.gguf"), source, "<s>", "</s>")
 
 
-def all_prefixes(messages: Sequence[dict[str, Any]]) -> Conversation:
+def all_prefixes(messages: Sequence[dict[str, Any]]) -> BatchedChat:
     prefixes = [(n, adds) for n in range(1, len(messages) + 1) for adds in (True, False)]
-    return Conversation(messages, prefixes, {})
+    return BatchedChat(messages, prefixes, {})
 
 
-def said(text: str) -> Conversation:
-    return Conversation([{"role": "user", "content": text}], [(1, False)], {})
+def said(text: str) -> BatchedChat:
+    return BatchedChat([{"role": "user", "content": text}], [(1, False)], {})
 
 
-def render(source: str, conversations: Sequence[Conversation], **options: Any) -> list[Rendered]:
+def render(source: str, conversations: Sequence[BatchedChat], **options: Any) -> list[Rendered]:
     with BatchRenderer(template_of(source), **options) as renderer:
         return list(renderer.render_all(conversations))
 
@@ -98,8 +98,8 @@ def test_values_are_a_conversations_own() -> None:
         "{{ tools }} {{ enable_thinking }} {{ x }}{% set x = 5 %}{{ bos_token }}{{ documents }}"
     )
     chats = [
-        Conversation([], [(0, False)], {"tools": [1], "enable_thinking": True}),
-        Conversation([], [(0, False), (0, True)], {}),
+        BatchedChat([], [(0, False)], {"tools": [1], "enable_thinking": True}),
+        BatchedChat([], [(0, False), (0, True)], {}),
     ]
     assert [joined(one) for one in render(source, chats)] == [
         ["[1] True <s>None"],
@@ -132,7 +132,7 @@ def test_what_texts_share(one: str, other: str) -> None:
     """Texts that cannot be put together again."""
     source = "{{ messages[add_generation_prompt|int].content }}"
     chat = [{"content": one}, {"content": other}]
-    (found,) = render(source, [Conversation(chat, [(2, False), (2, True)], {})])
+    (found,) = render(source, [BatchedChat(chat, [(2, False), (2, True)], {})])
     n_equal = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 99)
     assert found.texts[1][0] == min(n_equal, len(one), len(other))
     assert joined(found) == [one, other]

@@ -13,7 +13,7 @@ import pytest
 from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.gguf.file import read_metadata
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.prefill.prompt.asking import Kind, continues, kind_of, refers_back
+from draftsmith.prefill.prompt.asking import AskingKind, continues, kind_of, refers_back
 from draftsmith.prefill.prompt.paragraphs import pieces_of
 from draftsmith.prefill.prompt.parts import PromptParts
 from draftsmith.prefill.prompt.question import Source, find_question, named_question
@@ -276,9 +276,9 @@ def test_a_named_question() -> None:
 def test_kinds() -> None:
     """The words of a paragraph alone."""
     for text in ("", "---", "\U0001f600", "Thanks a lot for your help!", "Can you help me?", "A:"):
-        assert kind_of(text) is Kind.TRAILS, text
+        assert kind_of(text) is AskingKind.TRAILS, text
     for text in ("> What is it?", "Context:", "The dog.", "State officials were sure. " * 5):
-        assert kind_of(text) is Kind.SAYS, text
+        assert kind_of(text) is AskingKind.SAYS, text
     for text in ("continue", "Go on, please.", "yes", "继续", "why?"):
         assert continues(text), text
     for text in ("and in 1850?", "What about Rome?"):

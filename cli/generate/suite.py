@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ...engine.errors import UsageError
 from .session import Plan, Session, Target
-from .suite_figures import Bounds, Cell, rounds_by_length
+from .suite_figures import Bounds, SuiteCell, rounds_by_length
 
 if TYPE_CHECKING:
     from ...engine.decode.comparison import Start
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Task:
+class SuiteTask:
     """A prompt of the suite and what is to be generated after it."""
 
     prompt: SuitePrompt
@@ -34,7 +34,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SuiteSettings:
     """What is measured of each prompt.
 
     Attributes
@@ -59,7 +59,7 @@ class Measured:
     interrupted : by Ctrl-C, so that prompts are missing
     """
 
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[SuiteCell] = field(default_factory=list)
     interrupted: bool = False
 
 
@@ -70,7 +70,7 @@ def tasks_of(
     n_predict: int,
     stages: Stages,
     out: Output,
-) -> list[Task]:
+) -> list[SuiteTask]:
     """Put the prompts into the model's chat template.
 
     Parameters
@@ -98,17 +98,21 @@ def tasks_of(
                     f"does not fit into the context of {target.n_ctx}",
                     remedy="give a larger -c or a smaller -n, or shorten the prompt",
                 )
-            tasks.append(Task(prompt, target.plan(ids, n_most)))
+            tasks.append(SuiteTask(prompt, target.plan(ids, n_most)))
     return tasks
 
 
-def longest(tasks: Sequence[Task]) -> Plan:
+def longest(tasks: Sequence[SuiteTask]) -> Plan:
     """Return the plan that needs the most room."""
     return max((task.plan for task in tasks), key=lambda plan: plan.n_tokens)
 
 
 def measure(
-    tasks: Sequence[Task], session: Session, drafters: Drafters, settings: Settings, out: Output
+    tasks: Sequence[SuiteTask],
+    session: Session,
+    drafters: Drafters,
+    settings: SuiteSettings,
+    out: Output,
 ) -> Measured:
     """Generate all texts; Ctrl-C ends it early, and a prompt that is not done is left out."""
     measured = Measured()
@@ -126,7 +130,7 @@ def measure(
 class _Work:
     """How much is done, on a bar; a text that ends early makes the rest look shorter, too."""
 
-    def __init__(self, bar: Bar, tasks: Sequence[Task], settings: Settings) -> None:
+    def __init__(self, bar: Bar, tasks: Sequence[SuiteTask], settings: SuiteSettings) -> None:
         self._bar = bar
         texts = len(settings.draft_maxes) * (2 * settings.n_turns + 2 * settings.bounds)
         self._whole = texts * sum(task.plan.n_predict for task in tasks)
@@ -143,12 +147,12 @@ class _Work:
 
 def _cells(
     i: int,
-    task: Task,
+    task: SuiteTask,
     session: Session,
     drafters: Drafters,
-    settings: Settings,
+    settings: SuiteSettings,
     work: _Work,
-) -> list[Cell]:
+) -> list[SuiteCell]:
     """Measure one prompt with all draft lengths."""
     from ...engine.decode.comparison import Start
 
@@ -170,7 +174,7 @@ def _cells(
             bounds = _forced(start, task.plan, drafters, drafting, plain[0], drafted, work)
         prompt = task.prompt
         cells.append(
-            Cell(
+            SuiteCell(
                 prompt.name,
                 prompt.category,
                 draft_max,

@@ -34,7 +34,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SuiteCell:
     """One prompt, drafted with one draft length, and plain.
 
     Attributes
@@ -92,7 +92,7 @@ def total(runs: Sequence[Generation], name: str) -> int:
     return sum(getattr(run, name) for run in runs)
 
 
-def figures(cells: Sequence[Cell]) -> dict[str, Any]:
+def figures(cells: Sequence[SuiteCell]) -> dict[str, Any]:
     """Return the keys that a row, a kind and the whole suite have in common; None is undefined.
 
     Parameters
@@ -123,11 +123,11 @@ def draft_keys(
     run: Generation, origins: Mapping[str, tuple[Sequence[int], Sequence[int]]]
 ) -> dict[str, Any]:
     """Return the keys of a single text that say how it was drafted, where its time went."""
-    cell = Cell("", "", 0, 0, run, [], [run], origins)
+    cell = SuiteCell("", "", 0, 0, run, [], [run], origins)
     return {"acceptance": run.acceptance, **_positions([cell]), **_times([run])}
 
 
-def _ratio(cells: Sequence[Cell]) -> float | None:
+def _ratio(cells: Sequence[SuiteCell]) -> float | None:
     return ratio([r for cell in cells for r in cell.drafted], [r for c in cells for r in c.plain])
 
 
@@ -157,7 +157,7 @@ def _times(drafted: Sequence[Generation]) -> dict[str, Any]:
     }
 
 
-def _positions(cells: Sequence[Cell]) -> dict[str, Any]:
+def _positions(cells: Sequence[SuiteCell]) -> dict[str, Any]:
     """Return acceptance by position, of all drafts and of each origin's.
 
     A draft counts at position i where it was verified that far, and as accepted where all of it up
@@ -176,14 +176,14 @@ def _positions(cells: Sequence[Cell]) -> dict[str, Any]:
     return keys
 
 
-Counts = tuple[Sequence[int], Sequence[int]]
+PositionCounts = tuple[Sequence[int], Sequence[int]]
 
 
-def _by_position(run: Generation) -> Counts:
+def _by_position(run: Generation) -> PositionCounts:
     return run.drafted_by_position.tolist(), run.accepted_by_position.tolist()
 
 
-def _sums(counts: Sequence[Counts]) -> Counts:
+def _sums(counts: Sequence[PositionCounts]) -> PositionCounts:
     """Sums by position, without the positions where nothing was drafted."""
     drafted, accepted = (
         [_column(counts, what, i) for i in range(_longest(counts))] for what in (0, 1)
@@ -192,15 +192,15 @@ def _sums(counts: Sequence[Counts]) -> Counts:
     return drafted[:n], accepted[:n]
 
 
-def _column(counts: Sequence[Counts], what: int, i: int) -> int:
+def _column(counts: Sequence[PositionCounts], what: int, i: int) -> int:
     return sum(one[what][i] for one in counts if i < len(one[what]))
 
 
-def _longest(counts: Sequence[Counts]) -> int:
+def _longest(counts: Sequence[PositionCounts]) -> int:
     return max((len(drafted) for drafted, _ in counts), default=0)
 
 
-def _with_errors(prefix: str, counts: Sequence[Counts]) -> dict[str, Any]:
+def _with_errors(prefix: str, counts: Sequence[PositionCounts]) -> dict[str, Any]:
     """Return counts, acceptance and its standard error by position; ``counts`` are by prompt."""
     drafted, accepted = _sums(counts)
     errors = []
@@ -231,7 +231,9 @@ def standard_error(parts: Sequence[tuple[int, int]]) -> float | None:
     return math.sqrt(len(parts) / (len(parts) - 1) * squares) / tries
 
 
-def _jackknife(cells: Sequence[Cell], of: Callable[[Sequence[Cell]], float | None]) -> float | None:
+def _jackknife(
+    cells: Sequence[SuiteCell], of: Callable[[Sequence[SuiteCell]], float | None]
+) -> float | None:
     """Standard error of a figure over prompts, each left out once; None: there is but one."""
     n = len(cells)
     if n < 2:
@@ -243,7 +245,7 @@ def _jackknife(cells: Sequence[Cell], of: Callable[[Sequence[Cell]], float | Non
     return math.sqrt((n - 1) / n * sum((one - middle) ** 2 for one in found))
 
 
-def _bounds(cells: Sequence[Cell]) -> dict[str, Any]:
+def _bounds(cells: Sequence[SuiteCell]) -> dict[str, Any]:
     """Return the keys of --bounds, where it was asked for.
 
     Costs are times of a round over that of a plain token, so that the ratio is tokens per round
@@ -279,7 +281,7 @@ def _bounds(cells: Sequence[Cell]) -> dict[str, Any]:
     }
 
 
-def _predicted(cells: Sequence[Cell]) -> tuple[float, float]:
+def _predicted(cells: Sequence[SuiteCell]) -> tuple[float, float]:
     """Nanoseconds with drafts and without, from counts and measured steps.
 
     Each round takes what a pass over as many tokens took after the text; drafting takes what it

@@ -8,13 +8,13 @@ from typing import Any
 from ..formats import number
 from ..output import Table
 from ..plot import Figure, Panel, Point, Series
-from .suite_figures import Cell, figures
+from .suite_figures import SuiteCell, figures
 
 ALL = "all"
 POSITIONS_SHOWN = 8
 
 
-def record_of(cells: Sequence[Cell]) -> dict[str, Any]:
+def record_of(cells: Sequence[SuiteCell]) -> dict[str, Any]:
     """Return the keys that texts make: by prompt, by kind and over all.
 
     ``rows`` are of all draft lengths; ``kinds`` and ``overall`` are of the best one, and
@@ -38,7 +38,7 @@ def record_of(cells: Sequence[Cell]) -> dict[str, Any]:
     }
 
 
-def _kinds(cells: Sequence[Cell]) -> dict[str, dict[str, Any]]:
+def _kinds(cells: Sequence[SuiteCell]) -> dict[str, dict[str, Any]]:
     return {
         kind: figures([cell for cell in cells if cell.category == kind])
         for kind in _unique([cell.category for cell in cells])
@@ -56,7 +56,7 @@ def _best(by_length: Mapping[str, Mapping[str, Any]]) -> str | None:
     return min(known, key=lambda name: (-ratios[name], int(name)), default=None)
 
 
-def _row(cell: Cell) -> dict[str, Any]:
+def _row(cell: SuiteCell) -> dict[str, Any]:
     return {
         "id": cell.name,
         "category": cell.category,

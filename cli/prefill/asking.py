@@ -49,7 +49,7 @@ class AnswerRequest:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedOnce:
     """What became of a request.
 
     Attributes
@@ -81,7 +81,7 @@ def ask_once(
     *,
     open_scorer: OpenScorer | None = None,
     on_choice: Callable[[Choice], None] = lambda choice: None,
-) -> Asked:
+) -> AskedOnce:
     """Choose what to keep, and answer.
 
     Parameters
@@ -114,7 +114,7 @@ def ask_once(
 
 def ask_in_full(
     models: Models, ask: Ask, request: AnswerRequest, printer: TextPrinter, out: Output
-) -> Asked:
+) -> AskedOnce:
     """Answer after the whole prompt."""
     from ...prefill.meter import Meter
     from ...prefill.pipeline import TOKENISE, whole
@@ -159,7 +159,7 @@ def _answer(
     clock: _Clock,
     meter: Meter,
     begun: Begun | None = None,
-) -> Asked:
+) -> AskedOnce:
     from ...engine.decode.sampling import Sampler
     from ...prefill.target import answer
 
@@ -188,7 +188,7 @@ def _answer(
         )
     printer.finish()
     first_ns = found.first_token_ns
-    return Asked(
+    return AskedOnce(
         choice=choice,
         run=found,
         meter=meter,

@@ -12,13 +12,13 @@ from ..options import CTX_MOST, GRID_MOST, numbers, too_many
 if TYPE_CHECKING:
     from ...engine.chat.template import ChatTemplate
     from ...engine.tokens.tokenizer import Tokenizer
-    from ...prefill.needles.figures import Found
+    from ...prefill.needles.figures import JudgedAnswer
     from ...prefill.needles.niah import Haystack, Probe
     from ...prefill.pipeline import Settings
     from ..chat_options import ChatOptions
     from ..generate.session import Target
     from ..output import Output
-    from .asking import AnswerRequest, Asked
+    from .asking import AnswerRequest, AskedOnce
     from .models import Models
     from .prompt import Ask
 
@@ -95,7 +95,7 @@ class NiahRequest:
 
 
 @dataclass(frozen=True)
-class Task:
+class NeedleTask:
     """A prompt with what asks and answers it."""
 
     probe: Probe
@@ -120,7 +120,7 @@ def make_tasks(
     draft_max: int,
     options: ChatOptions | None,
     out: Output,
-) -> list[Task]:
+) -> list[NeedleTask]:
     """Make the prompts, of one kind after the other.
 
     Parameters
@@ -157,7 +157,7 @@ def make_tasks(
                     )
                     n = probe.n_predict if n_predict < 0 else n_predict
                     answer = AnswerRequest(target, n, draft_max, ask.begin().size)
-                    tasks.append(Task(probe, ask, answer))
+                    tasks.append(NeedleTask(probe, ask, answer))
     return tasks
 
 
@@ -232,13 +232,17 @@ def counter(tokenizer: Tokenizer, template: ChatTemplate | None) -> Callable[[st
 
 
 def measure(
-    tasks: Sequence[Task], models: Models, settings: Sequence[Settings], full: bool, out: Output
-) -> tuple[list[Found], bool]:
+    tasks: Sequence[NeedleTask],
+    models: Models,
+    settings: Sequence[Settings],
+    full: bool,
+    out: Output,
+) -> tuple[list[JudgedAnswer], bool]:
     """Ask all prompts, by each of ``settings``.
 
     Returns what was found, the settings changing fastest, and whether Ctrl-C ended it early.
     """
-    found: list[Found] = []
+    found: list[JudgedAnswer] = []
     try:
         with out.progress("asking", unit="tokens", after_s=1.0) as bar:
             done = 0
@@ -252,8 +256,13 @@ def measure(
 
 
 def _ask(
-    task: Task, models: Models, settings: Sequence[Settings], full: bool, turn: int, out: Output
-) -> list[Found]:
+    task: NeedleTask,
+    models: Models,
+    settings: Sequence[Settings],
+    full: bool,
+    turn: int,
+    out: Output,
+) -> list[JudgedAnswer]:
     """Ask one prompt; in odd turns in full first, so that neither always finds the machine warm."""
     from ...engine.tokens.detokenise import TextStream
     from ...prefill.scorers.cached import CachedScores
@@ -268,12 +277,12 @@ def _ask(
     def printer() -> TextPrinter:
         return TextPrinter(TextStream(task.ask.tokenizer), shown=False)
 
-    def in_full() -> Asked | None:
+    def in_full() -> AskedOnce | None:
         if not full or task.probe.context > task.answer.target.n_ctx:
             return None
         return _whole(ask_in_full(models, task.ask, task.answer, printer(), silent))
 
-    def in_part(one: Settings) -> tuple[float, float, Asked]:
+    def in_part(one: Settings) -> tuple[float, float, AskedOnce]:
         asked = _whole(
             ask_once(models, task.ask, one, task.answer, printer(), silent, open_scorer=remembered)
         )
@@ -286,10 +295,12 @@ def _ask(
     return [_found(task, keep, spared_s, one, other) for keep, spared_s, one in asked]
 
 
-def _found(task: Task, keep: float, spared_s: float, asked: Asked, other: Asked | None) -> Found:
-    from ...prefill.needles.figures import Found
+def _found(
+    task: NeedleTask, keep: float, spared_s: float, asked: AskedOnce, other: AskedOnce | None
+) -> JudgedAnswer:
+    from ...prefill.needles.figures import JudgedAnswer
 
-    return Found.of(
+    return JudgedAnswer.of(
         task.probe,
         asked.choice,
         keep,
@@ -300,7 +311,7 @@ def _found(task: Task, keep: float, spared_s: float, asked: Asked, other: Asked 
     )
 
 
-def _whole(asked: Asked) -> Asked:
+def _whole(asked: AskedOnce) -> AskedOnce:
     if asked.run.stop_reason == "interrupted":
         raise KeyboardInterrupt
     return asked

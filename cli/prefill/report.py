@@ -13,7 +13,7 @@ from ..output import Table
 
 if TYPE_CHECKING:
     from ...prefill.planning import ScorePlan
-    from .asking import Asked
+    from .asking import AskedOnce
 
 QUESTION_SOURCES = {
     "given": "what was given",
@@ -29,7 +29,7 @@ STAGES = ("tokenise", "score", "select", "target prefill", "first token")
 
 
 def record_of(
-    speculative: Sequence[Asked], full: Sequence[Asked], plan: ScorePlan, draft_max: int
+    speculative: Sequence[AskedOnce], full: Sequence[AskedOnce], plan: ScorePlan, draft_max: int
 ) -> dict[str, Any]:
     """Return the keys of a request; the first turns' texts count.
 
@@ -45,7 +45,7 @@ def record_of(
     return record | compare_keys(speculative, full)
 
 
-def choice_keys(asked: Asked, plan: ScorePlan) -> dict[str, Any]:
+def choice_keys(asked: AskedOnce, plan: ScorePlan) -> dict[str, Any]:
     """Return the keys of what was kept."""
     from ...prefill.select import Refused
 
@@ -78,7 +78,7 @@ def choice_keys(asked: Asked, plan: ScorePlan) -> dict[str, Any]:
     }
 
 
-def stage_keys(asked: Asked) -> dict[str, Any]:
+def stage_keys(asked: AskedOnce) -> dict[str, Any]:
     """Return the keys of times and memory."""
     seconds, peaks = asked.meter.seconds, asked.meter.peak_bytes
     scores = asked.choice.scores
@@ -93,7 +93,7 @@ def stage_keys(asked: Asked) -> dict[str, Any]:
     }
 
 
-def compare_keys(speculative: Sequence[Asked], full: Sequence[Asked]) -> dict[str, Any]:
+def compare_keys(speculative: Sequence[AskedOnce], full: Sequence[AskedOnce]) -> dict[str, Any]:
     """Return the keys of --compare; all None without it."""
     from ...engine.decode.pacer import n_alike
     from ...prefill.target import first_token_kl
@@ -133,7 +133,7 @@ def compare_keys(speculative: Sequence[Asked], full: Sequence[Asked]) -> dict[st
     }
 
 
-def _drafted_by_origin(asked: Asked) -> dict[str, Any]:
+def _drafted_by_origin(asked: AskedOnce) -> dict[str, Any]:
     return {
         f"{what}_by_origin": {name: sum(pair[i]) for name, pair in asked.origins.items()}
         for i, what in enumerate(("drafted", "accepted"))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..generate.mtp_drafting import Material
     from ..generate.session import Target
     from ..inputs import Stages
-    from .asking import AnswerRequest, Asked
+    from .asking import AnswerRequest, AskedOnce
     from .models import Models
     from .niah import NiahRequest
     from .prompt import Ask
@@ -90,7 +90,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Made:
+class PrefillTexts:
     """What a call has come to.
 
     Attributes
@@ -98,8 +98,8 @@ class Made:
     speculative, full : by turn; the first ones' texts count
     """
 
-    speculative: list[Asked]
-    full: list[Asked]
+    speculative: list[AskedOnce]
+    full: list[AskedOnce]
 
 
 def run_prefill(request: PrefillRequest, out: Output) -> None:
@@ -332,7 +332,7 @@ def _memory(
 
 def _made(
     request: PrefillRequest, prepared: Prepared, ask: Ask, models: Models, out: Output
-) -> Made:
+) -> PrefillTexts:
     """Answer, and with --compare behind the whole prompt, too."""
     from ..generate.stream import TextPrinter
     from .asking import ask_in_full, ask_once
@@ -340,7 +340,7 @@ def _made(
     def printer(shown: bool) -> TextPrinter:
         return TextPrinter(prepared.target.decoder(), shown=shown, color=request.color)
 
-    def speculative() -> Asked:
+    def speculative() -> AskedOnce:
         shown = out.mode == "table" and not request.n_turns
         asked = ask_once(
             models, ask, request.settings[0], prepared.answer, printer(shown), out,
@@ -348,11 +348,11 @@ def _made(
         )  # fmt: skip
         return _whole(asked, request.n_turns > 0)
 
-    def full() -> Asked:
+    def full() -> AskedOnce:
         asked = ask_in_full(models, ask, prepared.answer, printer(False), out)
         return _whole(asked, True)
 
-    made = Made([speculative()], [])
+    made = PrefillTexts([speculative()], [])
     if request.n_turns and prepared.n_prompt > prepared.answer.n_room:
         out.warn(
             f"the context has no room for the whole prompt of {prepared.n_prompt} tokens: there "
@@ -368,7 +368,7 @@ def _made(
     return made
 
 
-def _whole(asked: Asked, must_be: bool) -> Asked:
+def _whole(asked: AskedOnce, must_be: bool) -> AskedOnce:
     """Return what came to its end, or to a part that can be shown.
 
     Raises

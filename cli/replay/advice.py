@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...ngram.advice.advise import PLAIN, Choice, Speeds, Work
+from ...ngram.advice.advise import PLAIN, AdvisedRow, Speeds, Work
 from ...ngram.advice.server_line import ServerLine, server_line
 from ...ngram.advice.step_curve import StepCurve
 from ..formats import number
@@ -89,7 +89,7 @@ def _predictions(speeds: Speeds, works: Sequence[Work]) -> list[dict[str, Any]]:
 
 
 def _choice_keys(
-    choice: Choice, rows: Sequence[Row], predicted: Sequence[dict[str, Any]], paths: Paths
+    choice: AdvisedRow, rows: Sequence[Row], predicted: Sequence[dict[str, Any]], paths: Paths
 ) -> dict[str, Any]:
     """Return a choice as keys of a record."""
     line = None
@@ -132,7 +132,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def _lines(
-    choice: Choice, rows: Sequence[Row], record: dict[str, Any], speeds: Speeds
+    choice: AdvisedRow, rows: Sequence[Row], record: dict[str, Any], speeds: Speeds
 ) -> list[str]:
     """Return a choice as text; the command line stands alone on its line, to be copied."""
     lines = [f"Best: {_title(choice.best, rows)}{_speed(choice.best, speeds)}."]
@@ -178,7 +178,7 @@ def _speed(number_of: int, speeds: Speeds) -> str:
 
 
 def _warn(
-    choice: Choice, works: Sequence[Work], speeds: Speeds, curve: StepCurve, out: Output
+    choice: AdvisedRow, works: Sequence[Work], speeds: Speeds, curve: StepCurve, out: Output
 ) -> None:
     """Say what the prediction does not rest on."""
     if choice.best != PLAIN and works[choice.best].guessed > GUESSED_MOST:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...engine.tokens.tokenizer import Tokenizer
     from ...ngram.conversations.conversation import ReplayTexts
     from ...ngram.conversations.files import ChatFiles, ReadStats
-    from ...ngram.conversations.search import Found
+    from ...ngram.conversations.search import FoundChats
     from ...ngram.corpus.documents import Corpus
     from ..chat_options import ChatOptions
     from ..inputs import Stages
@@ -144,7 +144,7 @@ def is_chat(request: ReadRequest, out: Output) -> bool:
     return is_it
 
 
-def _are_chats(found: Found, out: Output) -> bool:
+def _are_chats(found: FoundChats, out: Output) -> bool:
     """Whether files hold conversations, all of them; raises UsageError if only some do."""
     from ...ngram.conversations.search import is_chat_path
 

@@ -15,7 +15,7 @@ from ..inputs import Stages
 from ..memory_report import ReplayMemory, replay_rows
 from ..output import Table
 from ..plot import Figure, Panel, Point, Series
-from .sweep import Cell
+from .sweep import SweepCell
 
 SIZES = ("1", "2", "3", "4")
 # Of a sweep's table, what a narrow terminal can do without, from the first.
@@ -32,7 +32,7 @@ EXPENDABLE = (
 
 
 def records_of(
-    cells: Sequence[Cell],
+    cells: Sequence[SweepCell],
     stages: Stages,
     corpus_keys: dict[str, Any],
     tail: dict[str, Any],
@@ -58,7 +58,7 @@ def records_of(
     return records
 
 
-def _figures(cell: Cell, stages: Stages) -> dict[str, Any]:
+def _figures(cell: SweepCell, stages: Stages) -> dict[str, Any]:
     """Return the keys of docs/lookup-stats.md; times are medians over the runs."""
     draft_ns = [one.draft_ns for one in cell.runs]
     merge_ns = [one.merge_ns for one in cell.runs]

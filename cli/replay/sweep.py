@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One combination and its replays.
 
     Attributes
@@ -115,7 +115,7 @@ def sweep(
     draft_maxes: Sequence[int],
     repeat: int,
     out: Output,
-) -> list[Cell]:
+) -> list[SweepCell]:
     """Replay ``tokens`` (int32 [n]) ``repeat`` times for each combination, in the given order."""
     cells = []
     each = repeat * len(draft_maxes)
@@ -126,7 +126,7 @@ def sweep(
             for n_ctx in n_ctxs:
                 for draft_max in draft_maxes:
                     runs = _replays(tokens, caches, static, n_ctx, draft_max, repeat, work)
-                    cells.append(Cell(path, caches_ms, runs))
+                    cells.append(SweepCell(path, caches_ms, runs))
             static = None  # or it would stay open until the next one is
     return cells
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .batch import BatchRenderer, Conversation
+from .batch import BatchedChat, BatchRenderer
 from .messages import Message, NotAChat, shallow
 from .template import ChatTemplate
 
@@ -155,7 +155,7 @@ class _Trials:
     ) -> dict[str, str]:
         """The text of each trial, "" where the template fails."""
         values = {"enable_thinking": True, "tools": tools or self.tools}
-        jobs = [Conversation(one, [(len(one), False)], values) for one in trials.values()]
+        jobs = [BatchedChat(one, [(len(one), False)], values) for one in trials.values()]
         texts = [one.texts[0][1] if one.texts else "" for one in self.renderer.render_all(jobs)]
         return dict(zip(trials, texts, strict=True))
 

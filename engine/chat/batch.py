@@ -38,7 +38,7 @@ _SEND_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Conversation:
+class BatchedChat:
     """What is to be rendered.
 
     Attributes
@@ -117,7 +117,7 @@ class BatchRenderer:
     ) -> None:
         self._worker.close()
 
-    def render_all(self, conversations: Iterable[Conversation]) -> Iterator[Rendered]:
+    def render_all(self, conversations: Iterable[BatchedChat]) -> Iterator[Rendered]:
         """Yield what each conversation comes to, in order; some are taken ahead.
 
         Raises
@@ -137,7 +137,7 @@ class BatchRenderer:
         while self._waiting:
             yield self._next()
 
-    def _job(self, conversation: Conversation) -> _Job:
+    def _job(self, conversation: BatchedChat) -> _Job:
         """What the worker is sent."""
         prefixes = list(conversation.prefixes)
         values = {

@@ -14,7 +14,7 @@ PLACES_SHOWN = 10
 OTHER_PARTS = "parts of other kinds"
 
 
-class Kind(NamedTuple):
+class DroppedKind(NamedTuple):
     """What was left out.
 
     Attributes
@@ -38,8 +38,8 @@ class Dropped:
     """
 
     def __init__(self) -> None:
-        self.counts: Counter[Kind] = Counter()
-        self.places: dict[Kind, list[str]] = {}
+        self.counts: Counter[DroppedKind] = Counter()
+        self.places: dict[DroppedKind, list[str]] = {}
         self.here = ""
 
     def add(
@@ -50,7 +50,7 @@ class Dropped:
         if name is not None:
             shown = isinstance(name, str) and _NAME.fullmatch(name)
             what = f"{what} '{name}'" if shown else f"{what} without a plain name"
-        kind = Kind(what, of_answer)
+        kind = DroppedKind(what, of_answer)
         place = place or self.here
         self._add(kind, n, [place] if place else [])
 
@@ -63,9 +63,9 @@ class Dropped:
         """Put the name of their file before the places."""
         self.places = {kind: [name + one for one in at] for kind, at in self.places.items()}
 
-    def _add(self, kind: Kind, n: int, places: Sequence[str]) -> None:
+    def _add(self, kind: DroppedKind, n: int, places: Sequence[str]) -> None:
         if kind not in self.counts and len(self.counts) >= _MOST_KINDS:
-            kind = Kind(OTHER_PARTS, kind.of_answer)
+            kind = DroppedKind(OTHER_PARTS, kind.of_answer)
         self.counts[kind] += n
         if places:
             known = self.places.setdefault(kind, [])

@@ -26,7 +26,7 @@ _TAILS = (2.5, 97.5)  # of a 95 % interval
 PLAIN = -1
 
 Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
+RoundCounts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +41,13 @@ class Work:
     """
 
     cost: Floats
-    n_decoded: Counts
+    n_decoded: RoundCounts
     guessed: float
 
 
-def work_of(batches: Counts, n_decoded: Counts, curve: StepCurve, draft_ns: float = 0.0) -> Work:
+def work_of(
+    batches: RoundCounts, n_decoded: RoundCounts, curve: StepCurve, draft_ns: float = 0.0
+) -> Work:
     """Return what rounds cost.
 
     Parameters
@@ -66,7 +68,7 @@ def work_of(batches: Counts, n_decoded: Counts, curve: StepCurve, draft_ns: floa
 
 
 @dataclass(frozen=True)
-class Choice:
+class AdvisedRow:
     """The fastest of some rows, plain decoding among them.
 
     Attributes
@@ -139,12 +141,12 @@ class Speeds:
         least, most = np.percentile(samples, _TAILS)
         return float(least), float(most)
 
-    def choose(self, among: Sequence[int] | None = None) -> Choice:
+    def choose(self, among: Sequence[int] | None = None) -> AdvisedRow:
         """Return the fastest of some rows (default: all); of equals plain, or the first."""
         rows = [self._n, *(range(self._n) if among is None else among)]
         totals = self._totals[rows]
         if not np.isfinite(totals).all():
-            return Choice(PLAIN, None, None, None, None, None)
+            return AdvisedRow(PLAIN, None, None, None, None, None)
         order = np.argsort(-totals, kind="stable")
         best = rows[order[0]]
         other = rows[order[1]]
@@ -152,7 +154,7 @@ class Speeds:
         samples = samples[np.isfinite(samples)]
         sure = float((samples > 1).mean() + (samples == 1).mean() / 2) if samples.size else None
         margin_range = self._range(samples - 1)
-        return Choice(
+        return AdvisedRow(
             best=self._number(best),
             next=self._number(other),
             margin=float(totals[order[0]] / totals[order[1]] - 1),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ...engine.chat.dropped import OTHER_PARTS, Dropped, Kind
+from ...engine.chat.dropped import OTHER_PARTS, Dropped, DroppedKind
 from ...engine.chat.messages import Chat, NotAChat
 from ...engine.errors import (
     DraftsmithError,
@@ -67,8 +67,8 @@ class ReadStats:
     bad: list[Bad] = field(default_factory=list)
     reasons: Counter[str] = field(default_factory=Counter)
     n_invalid_utf8: int = 0
-    dropped: Counter[Kind] = field(default_factory=Counter)
-    dropped_at: dict[Kind, list[str]] = field(default_factory=dict)
+    dropped: Counter[DroppedKind] = field(default_factory=Counter)
+    dropped_at: dict[DroppedKind, list[str]] = field(default_factory=dict)
     bytes_read: int = 0
 
     def add_bad(self, place: str, reason: str) -> None:
@@ -83,7 +83,7 @@ class ReadStats:
         """Count what was left out of one conversation."""
         for kind, n in dropped.counts.items():
             if kind not in self.dropped and len(self.dropped) >= BAD_SHOWN:
-                kind = Kind(OTHER_PARTS, kind.of_answer)
+                kind = DroppedKind(OTHER_PARTS, kind.of_answer)
             self.dropped[kind] += n
             places = self.dropped_at.setdefault(kind, [])
             places += dropped.places.get(kind, [place])[: DROPPED_SHOWN - len(places)]

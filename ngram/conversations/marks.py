@@ -116,7 +116,7 @@ class Mark(Generic[Owner]):
 
 
 @dataclass
-class Marks(Generic[Owner]):
+class MessageMarks(Generic[Owner]):
     """Marks by the hash of their prefix, and where single exchanges were seen."""
 
     _of: dict[bytes, list[Mark[Owner]]] = field(default_factory=dict)

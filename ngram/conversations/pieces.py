@@ -9,9 +9,9 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from ...engine.chat.abilities import Abilities, adapted, text_of
-from ...engine.chat.batch import Conversation as Job
+from ...engine.chat.batch import BatchedChat as Job
 from ...engine.chat.messages import Chat, Message, NotAChat
-from .tokens import Answer
+from .tokens import ShownAnswer
 
 # Longer conversations are no log of a chat; each is in memory some times over.
 MOST_CHARACTERS = 1 << 26
@@ -33,7 +33,7 @@ class Piece:
     """
 
     job: Job | None
-    answers: tuple[Answer, ...]
+    answers: tuple[ShownAnswer, ...]
     texts: tuple[tuple[int, str], ...] = ()
 
 
@@ -89,7 +89,7 @@ def _text_piece(chat: Chat) -> Piece:
         if i in (chat.generated or ()):
             texts += [(n_known, unknown), (whole, text)]
             n_known, unknown = whole + len(text), ""
-            answers.append(Answer(text, is_cut=i in chat.cut, is_raw=True))
+            answers.append(ShownAnswer(text, is_cut=i in chat.cut, is_raw=True))
         else:
             unknown += text
         whole += len(text)
@@ -117,9 +117,9 @@ def _is_asked(messages: Sequence[Message]) -> bool:
     return any(message["role"] != "assistant" for message in messages)
 
 
-def _answer(message: Message, chat: Chat, place: int) -> Answer:
+def _answer(message: Message, chat: Chat, place: int) -> ShownAnswer:
     text, prefill = text_of(message["content"]), chat.prefills.get(place, "")
-    answer = Answer.of(
+    answer = ShownAnswer.of(
         text.removeprefix(prefill),
         message.get("reasoning_content", ""),
         calls_tools="tool_calls" in message,

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...engine.chat.abilities import Abilities
-from ...engine.chat.batch import BatchRenderer, Rendered
-from ...engine.chat.batch import Conversation as Job
+from ...engine.chat.batch import BatchedChat, BatchRenderer, Rendered
 from ...engine.chat.messages import Chat, NotAChat
 from ...engine.chat.prompt import PromptTemplate
 from ...engine.chat.template import ChatTemplate
@@ -142,7 +141,7 @@ class _Reader:
                 yield from self._settled()
         yield from self._settled()
 
-    def _jobs(self, abilities: Abilities) -> Iterator[Job]:
+    def _jobs(self, abilities: Abilities) -> Iterator[BatchedChat]:
         """What is to be rendered, and note where it comes from."""
         for lines in self._files.conversations():
             self._files.stats.n_read += any(isinstance(chat, Chat) for _, chat in lines)

@@ -24,7 +24,7 @@ from .agents import Line
 from .items import messages_of_items
 from .responses import (
     AN_ERROR,
-    Answer,
+    ResponseAnswer,
     answer_of,
     held_response,
     is_chunk,
@@ -206,9 +206,9 @@ def of_exchange(value: Json) -> Chat:
     if asked is not None and not _is_text_prompt(asked):
         chat = _asked(asked)
     if response is _Missing:
-        answer = Answer(())
+        answer = ResponseAnswer(())
     elif is_refused(value):
-        answer = Answer((), reason=AN_ERROR)
+        answer = ResponseAnswer((), reason=AN_ERROR)
     else:
         answer = answer_of(response, chat)
         others = _other_responses(value) if asked is not None else []
@@ -284,7 +284,7 @@ def _is_text_prompt(asked: Json) -> bool:
     return asked.get("messages") is None and asked.get("prompt") is not None
 
 
-def _add_prompt(chat: Chat, asked: Json, answer: Answer) -> None:
+def _add_prompt(chat: Chat, asked: Json, answer: ResponseAnswer) -> None:
     """Add a prompt: a text that went to the model as it is, or what the user says in a chat."""
     prompt = _unwrapped(asked["prompt"]) if not answer.is_text else asked["prompt"]
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
@@ -311,7 +311,7 @@ def _stand_in(chat: Chat) -> None:
     chat.dropped.add(NO_PROMPT, of_answer=True)
 
 
-def _add_answer(chat: Chat, answer: Answer) -> None:
+def _add_answer(chat: Chat, answer: ResponseAnswer) -> None:
     """Add what was answered, after what of it the request has already."""
     chat.unanswered = answer.reason
     if not answer.messages:
@@ -336,7 +336,7 @@ def _add_answer(chat: Chat, answer: Answer) -> None:
         _check_text(chat)
 
 
-def _taken_prefill(chat: Chat, answer: Answer) -> str:
+def _taken_prefill(chat: Chat, answer: ResponseAnswer) -> str:
     """The begin of the answer, where the request ends with it, taken away; "" if there is none."""
     last = chat.messages[-1] if chat.messages else {"role": ""}
     if last["role"] != "assistant" or last.get("tool_calls") or last.get("reasoning_content"):

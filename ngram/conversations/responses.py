@@ -33,7 +33,7 @@ _BLOCKS = ("text", "thinking", "tool_use", "redacted_thinking", "server_tool_use
 _DEEPEST = 4
 
 
-class Answer(NamedTuple):
+class ResponseAnswer(NamedTuple):
     """What was answered.
 
     Attributes
@@ -63,7 +63,7 @@ def is_completion(value: Json) -> bool:
     return isinstance(value.get("content"), str) and any(name in value for name in _COMPLETION)
 
 
-def answer_of(response: object, chat: Chat, depth: int = 0) -> Answer:
+def answer_of(response: object, chat: Chat, depth: int = 0) -> ResponseAnswer:
     """What a response says; ``chat`` counts what is left out.
 
     Raises
@@ -78,11 +78,11 @@ def answer_of(response: object, chat: Chat, depth: int = 0) -> Answer:
     if isinstance(response, list):
         return _of_list(response, chat)
     if response is None:
-        return Answer((), reason="no answer of the assistant")
+        return ResponseAnswer((), reason="no answer of the assistant")
     if not isinstance(response, Mapping):
         raise NotAChat(NO_FORM)
     if is_refused(response):
-        return Answer((), reason=AN_ERROR)
+        return ResponseAnswer((), reason=AN_ERROR)
     for name in ("body", "result", "data"):
         if isinstance(response.get(name), str | Mapping | list) and not is_response(response):
             return answer_of(response[name], chat, depth + 1)
@@ -169,7 +169,7 @@ def event_of(line: str) -> Any:
     return parsed(line.removeprefix("data:"))
 
 
-def _of_list(response: Sequence[Any], chat: Chat) -> Answer:
+def _of_list(response: Sequence[Any], chat: Chat) -> ResponseAnswer:
     if is_stream(response):
         return _of_object(joined_chunks(response), chat)
     attempts = _attempts(response)
@@ -182,15 +182,15 @@ def _of_list(response: Sequence[Any], chat: Chat) -> Answer:
         if is_stream(events):
             return _of_object(joined_chunks(events), chat)
     if response and all(kind_of(one) in _BLOCKS for one in response):
-        return Answer(({"role": "assistant", "content": response},))
+        return ResponseAnswer(({"role": "assistant", "content": response},))
     if response and all(is_message(one) and not kind_of(one) for one in response):
-        return Answer(tuple(response))
+        return ResponseAnswer(tuple(response))
     if response and all(kind_of(one) for one in response):
-        return Answer(tuple(messages_of_items(response, chat.dropped)))
+        return ResponseAnswer(tuple(messages_of_items(response, chat.dropped)))
     raise NotAChat(NO_FORM)
 
 
-def _of_object(value: Json, chat: Chat) -> Answer:
+def _of_object(value: Json, chat: Chat) -> ResponseAnswer:
     name = value["id"] if isinstance(value.get("id"), str) else ""
     choices = _choices(value)
     if choices:
@@ -199,17 +199,17 @@ def _of_object(value: Json, chat: Chat) -> Answer:
         details = value.get("incomplete_details")
         is_cut = isinstance(details, Mapping) and details.get("reason") in _CUT
         found = tuple(messages_of_items(value["output"], chat.dropped))
-        return Answer(found, is_cut, name=name, reason="" if found else AN_ERROR)
+        return ResponseAnswer(found, is_cut, name=name, reason="" if found else AN_ERROR)
     ends = [value.get(key) for key in ("stop_reason", "finish_reason", "done_reason", "stop_type")]
     is_cut = any(isinstance(end, str) and end in _CUT for end in ends)
     if isinstance(value.get("message"), Mapping):
-        return Answer((_spoken(value["message"]),), is_cut, name=name)
+        return ResponseAnswer((_spoken(value["message"]),), is_cut, name=name)
     if _is_error(value) or value.get("error") is not None or kind_of(value) in _FAILED:
-        return Answer((), reason=AN_ERROR)
+        return ResponseAnswer((), reason=AN_ERROR)
     if is_completion(value):
         return _said(value["content"], is_cut=is_cut, is_text=True)
     if "content" in value and (is_message(value) or value.get("type") == "message"):
-        return Answer((_spoken(value),), is_cut, name=name)
+        return ResponseAnswer((_spoken(value),), is_cut, name=name)
     for key in _ANSWERS:
         if has_text(value, key):
             return _said(value[key], is_cut=is_cut)
@@ -218,7 +218,7 @@ def _of_object(value: Json, chat: Chat) -> Answer:
     raise NotAChat(NO_FORM)
 
 
-def _of_choices(choices: Sequence[Any], chat: Chat, name: str) -> Answer:
+def _of_choices(choices: Sequence[Any], chat: Chat, name: str) -> ResponseAnswer:
     """The first choice; the others are left out."""
     first = min(choices, key=lambda one: one["index"] if isinstance(one.get("index"), int) else 0)
     if len(choices) > 1:
@@ -226,7 +226,7 @@ def _of_choices(choices: Sequence[Any], chat: Chat, name: str) -> Answer:
     is_cut = first.get("finish_reason") in _CUT
     message = first.get("message")
     if isinstance(message, Mapping):
-        return Answer((_spoken(message),), is_cut, name=name)
+        return ResponseAnswer((_spoken(message),), is_cut, name=name)
     if isinstance(first.get("text"), str):
         return _said(first["text"], is_cut=is_cut, is_text=True)
     raise NotAChat(NO_FORM)
@@ -237,8 +237,8 @@ def _spoken(message: Json) -> Json:
     return {**message, "role": message.get("role") or "assistant"}
 
 
-def _said(text: str, *, is_cut: bool = False, is_text: bool = False) -> Answer:
-    return Answer(({"role": "assistant", "content": text},), is_cut, is_text)
+def _said(text: str, *, is_cut: bool = False, is_text: bool = False) -> ResponseAnswer:
+    return ResponseAnswer(({"role": "assistant", "content": text},), is_cut, is_text)
 
 
 def _choices(value: Json) -> list[Any]:

@@ -44,7 +44,7 @@ def _inner(path: str) -> str:
 
 
 @dataclass
-class Found:
+class FoundChats:
     """What some paths stand for.
 
     Attributes
@@ -59,14 +59,14 @@ class Found:
         return [source.path for source, held in self.held if held in kinds]
 
 
-def search(paths: Sequence[str]) -> Found:
+def search(paths: Sequence[str]) -> FoundChats:
     """Look what files hold; of folders, all that may be text and can be read.
 
     Raises
     ------
     InputUnreadable, InputHasNoText, UsageError : see ``find_sources``
     """
-    found = Found()
+    found = FoundChats()
     for path in paths:
         if path == STDIN:
             found.held.append((Source(STDIN, "text", None, None, None), "unknown"))

@@ -20,7 +20,7 @@ from ...engine.chat.abilities import text_of
 from ...engine.chat.messages import Chat, Message
 from .marks import (
     Mark,
-    Marks,
+    MessageMarks,
     Sketch,
     alike,
     chain,
@@ -152,7 +152,7 @@ class Threads:
     """
 
     def __init__(self) -> None:
-        self._marks: Marks[Thread] = Marks()
+        self._marks: MessageMarks[Thread] = MessageMarks()
         self._open: dict[bool, OrderedDict[int, Thread]] = {
             True: OrderedDict(),
             False: OrderedDict(),

@@ -30,7 +30,7 @@ Ids = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Answer:
+class ShownAnswer:
     """What the assistant said in one turn, as it was logged.
 
     Attributes
@@ -51,7 +51,7 @@ class Answer:
     is_raw: bool = False
 
     @classmethod
-    def of(cls, content: str, reasoning: str = "", *, calls_tools: bool = False) -> Answer:
+    def of(cls, content: str, reasoning: str = "", *, calls_tools: bool = False) -> ShownAnswer:
         """Thoughts may stand in the content, too, before </think>."""
         thought, mark, text = content.rpartition(_THOUGHT)
         if mark and not reasoning:
@@ -102,7 +102,7 @@ class TurnTokens:
         self._is_end[list(ends)] = True
         self._stream = _Stream()
 
-    def add(self, texts: Sequence[tuple[int, str]], answers: Sequence[Answer]) -> None:
+    def add(self, texts: Sequence[tuple[int, str]], answers: Sequence[ShownAnswer]) -> None:
         """Add turns to the conversation.
 
         Parameters
@@ -148,7 +148,7 @@ class TurnTokens:
         return ids.copy()
 
     def _said(
-        self, growing: GrowingText, asked_text: str, asked: Ids, n_shared: int, answer: Answer
+        self, growing: GrowingText, asked_text: str, asked: Ids, n_shared: int, answer: ShownAnswer
     ) -> Ids | None:
         """What was generated; None if it is not to be found.
 
@@ -179,7 +179,7 @@ class TurnTokens:
         return self._encode((shown if is_all else shown[:behind]).rstrip())
 
     def _begun_otherwise(
-        self, whole: str, asked_text: str, n_shared: int, answer: Answer
+        self, whole: str, asked_text: str, n_shared: int, answer: ShownAnswer
     ) -> Ids | None:
         """What was generated, where the prompt begins the answer in another way than the template
         shows it later; None if it is not to be found."""

@@ -19,7 +19,7 @@ from .decode import LINE_LIMIT_BYTES
 from .encodings import may_be_json
 from .json_values import Failure, json_values
 
-Kind = Literal["text", "strings", "records"]
+TextKind = Literal["text", "strings", "records"]
 
 # So much of a file says which of them it is.
 HEAD_BYTES = 64 << 10
@@ -51,7 +51,7 @@ def _is_blank(head: bytes | bytearray) -> bool:
     return not head.removeprefix(codecs.BOM_UTF8).strip(_BLANKS.encode())
 
 
-def kind_of(head: bytes) -> Kind:
+def kind_of(head: bytes) -> TextKind:
     """What a text holds that begins so; one shorter than HEAD_BYTES is all of it."""
     if not may_be_json(head):
         return "text"
@@ -64,7 +64,7 @@ def kind_of(head: bytes) -> Kind:
     return _kind_of_value(value, text[:end], text[end:].lstrip(_BLANKS))
 
 
-def _kind_of_value(value: Any, shown: str, behind: str) -> Kind:
+def _kind_of_value(value: Any, shown: str, behind: str) -> TextKind:
     """What a file holds whose first value is whole; ``after`` is what follows it."""
     if isinstance(value, dict):
         has_lines = "\n" not in shown and behind.startswith("{")
@@ -78,7 +78,7 @@ def _kind_of_value(value: Any, shown: str, behind: str) -> Kind:
     return "text"
 
 
-def _kind_of_begin(text: str) -> Kind:
+def _kind_of_begin(text: str) -> TextKind:
     """What a file holds whose first value goes on after what is known of it."""
     if text.startswith("{"):
         return "records" if _CHAT_KEY.search(text) else "text"

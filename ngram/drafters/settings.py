@@ -52,7 +52,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Kind:
+class SettingKind:
     """One drafter.
 
     Attributes
@@ -95,7 +95,7 @@ def _min_hits(kind: str) -> Key:
 
 
 _ALL = (
-    Kind(
+    SettingKind(
         "ngram-simple",
         0,
         _map_keys("ngram-simple"),
@@ -104,7 +104,7 @@ _ALL = (
         "ngram-simple",
         "the text's first token never counts; drafts shorter than size-n are dropped",
     ),
-    Kind(
+    SettingKind(
         "ngram-map-k",
         1,
         (*_map_keys("ngram-map-k"), _min_hits("ngram-map-k")),
@@ -113,7 +113,7 @@ _ALL = (
         "ngram-map-k",
         "a key that was once refused whole never drafts again; min-hits is ignored",
     ),
-    Kind(
+    SettingKind(
         "ngram-map-k4v",
         2,
         (*_map_keys("ngram-map-k4v"), _min_hits("ngram-map-k4v")),
@@ -122,7 +122,7 @@ _ALL = (
         "ngram-map-k4v",
         "what is drafted is the latest continuation, not the favourite; as ngram-map-k else",
     ),
-    Kind(
+    SettingKind(
         "ngram-mod",
         3,
         (
@@ -135,7 +135,7 @@ _ALL = (
         "ngram-mod",
         "two n-grams of one hash give each other's tokens",
     ),
-    Kind(
+    SettingKind(
         "ngram-cache",
         4,
         (Key("draft-max", SERVER_CACHE_DRAFT, 1, 1024, "longest draft; in llama-server always 8"),),
@@ -144,7 +144,7 @@ _ALL = (
         "ngram-cache",
         "n-grams across two rounds are never learnt; a new request finds the last one's counts",
     ),
-    Kind(
+    SettingKind(
         "suffix",
         5,
         (
@@ -156,7 +156,7 @@ _ALL = (
         "num-speculative-tokens",
         "the likeliest continuation of the longest match, by a suffix automaton with counts",
     ),
-    Kind(
+    SettingKind(
         "prompt-lookup",
         6,
         (
@@ -166,7 +166,7 @@ _ALL = (
         "draft-max",
         "transformers' prompt lookup: after the first occurrence of the longest n-gram",
     ),
-    Kind(
+    SettingKind(
         "vllm-ngram",
         7,
         (
@@ -178,7 +178,7 @@ _ALL = (
         "vLLM's n-gram proposer: after the first occurrence of the longest n-gram",
     ),
 )
-KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})
+KINDS: Mapping[str, SettingKind] = MappingProxyType({kind.name: kind for kind in _ALL})
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Setting:
     params: Mapping[str, Number]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> SettingKind:
         return KINDS[self.name]
 
     @property

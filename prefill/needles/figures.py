@@ -17,7 +17,7 @@ from .niah import Probe, needles_kept, recall
 
 
 @dataclass(frozen=True)
-class Found:
+class JudgedAnswer:
     """What became of a prompt.
 
     Attributes
@@ -52,7 +52,7 @@ class Found:
         text_full: str | None = None,
         ttft_s: float | None = None,
         ttft_full_s: float | None = None,
-    ) -> Found:
+    ) -> JudgedAnswer:
         """Judge an answer to a prompt of which a part was kept, and one to all of it.
 
         Parameters
@@ -75,11 +75,11 @@ class Found:
         )
 
 
-def record_of(found: Sequence[Found]) -> dict[str, Any]:
+def record_of(found: Sequence[JudgedAnswer]) -> dict[str, Any]:
     """Return the keys of the run, by share kept and kind, and by cell: with context and depth."""
 
     def grouped(*names: str) -> list[dict[str, Any]]:
-        groups: dict[tuple[Any, ...], list[Found]] = {}
+        groups: dict[tuple[Any, ...], list[JudgedAnswer]] = {}
         for one in found:
             place = {"keep": one.keep, **vars(one.probe)}
             groups.setdefault(tuple(place[name] for name in names), []).append(one)
@@ -112,7 +112,7 @@ def record_of(found: Sequence[Found]) -> dict[str, Any]:
     }
 
 
-def _figures(found: Sequence[Found]) -> dict[str, Any]:
+def _figures(found: Sequence[JudgedAnswer]) -> dict[str, Any]:
     """Return the keys of some prompts; None where there is nothing to say."""
     kept = [one.kept for one in found if one.kept is not None]
     full = [one.recall_full for one in found if one.recall_full is not None]

@@ -15,7 +15,7 @@ from .paragraphs import CLOSERS, sentences_of
 _SHORT = 200  # characters of a question without a mark, of a courtesy
 
 
-class Kind(Enum):
+class AskingKind(Enum):
     """What a paragraph is to its reader."""
 
     ASKS = auto()  # a question mark that ends a sentence, or the word "Question:"
@@ -262,7 +262,7 @@ _POINTS_ON = re.compile(
 )
 
 
-def kind_of(text: str, *, is_block: bool = False) -> Kind:
+def kind_of(text: str, *, is_block: bool = False) -> AskingKind:
     """What a paragraph of some hundred characters is.
 
     Parameters
@@ -270,31 +270,31 @@ def kind_of(text: str, *, is_block: bool = False) -> Kind:
     is_block : it is code or JSON.
     """
     if is_block:
-        return Kind.TRAILS
+        return AskingKind.TRAILS
     text = _SWITCH.sub(" ", text).strip()
     if not _HAS_WORD.search(text):
-        return Kind.ASKS if _MARK.search(text) else Kind.TRAILS
+        return AskingKind.ASKS if _MARK.search(text) else AskingKind.TRAILS
     lines = text.splitlines()
     if all(line.lstrip().startswith(">") for line in lines):
-        return Kind.SAYS  # quoted from somebody else
+        return AskingKind.SAYS  # quoted from somebody else
     if 2 * sum(_CODE.match(line) is not None for line in lines) > len(lines):
-        return Kind.SAYS
+        return AskingKind.SAYS
     head = _HEAD.match(text)
     if head is not None:
-        return Kind.ASKS if _HAS_WORD.search(text, head.end()) else Kind.HEADS
+        return AskingKind.ASKS if _HAS_WORD.search(text, head.end()) else AskingKind.HEADS
     if _ANSWER_HEAD.match(text):
-        return Kind.TRAILS
+        return AskingKind.TRAILS
     if _COURTESY.match(text) and len(text) <= _SHORT and not _asks_more(text):
-        return Kind.TRAILS
+        return AskingKind.TRAILS
     if _MARK.search(text) or _OPENS.search(text):
-        return Kind.ASKS
+        return AskingKind.ASKS
     if any(marks_question(line, named=True) for line in lines):
-        return Kind.ASKS
+        return AskingKind.ASKS
     kinds = [_kind_of_sentence(sentence, len(text)) for sentence in sentences_of(text)]
-    for kind in (Kind.REQUESTS, Kind.TRAILS):
-        if kind in kinds and (kind is Kind.REQUESTS or len(text) <= 2 * _SHORT):
+    for kind in (AskingKind.REQUESTS, AskingKind.TRAILS):
+        if kind in kinds and (kind is AskingKind.REQUESTS or len(text) <= 2 * _SHORT):
             return kind
-    return Kind.SAYS
+    return AskingKind.SAYS
 
 
 def _asks_more(text: str) -> bool:
@@ -303,27 +303,27 @@ def _asks_more(text: str) -> bool:
     rest = [sentence for sentence in sentences if not _COURTESY.match(sentence)]
     if any(_MARK.search(sentence) for sentence in rest):
         return True
-    if any(_kind_of_sentence(sentence, len(text)) is Kind.REQUESTS for sentence in rest):
+    if any(_kind_of_sentence(sentence, len(text)) is AskingKind.REQUESTS for sentence in rest):
         return True
     named = re.match(r"(?:[^,\n?]{0,40},\s*)(.*[?\uff1f])", text, re.DOTALL)  # "Hi, what is ...?"
     generic = re.search(r"\bhelp\b|\bquestions?\b", text, _FLAGS)
     return bool(named and not generic)
 
 
-def _kind_of_sentence(sentence: str, n_around: int) -> Kind:
+def _kind_of_sentence(sentence: str, n_around: int) -> AskingKind:
     """What a sentence without a question mark is; of a text of ``n_around`` characters."""
     is_short = n_around <= _SHORT
     if _EAST_ASIAN_FORMAT.search(sentence):
-        return Kind.REQUESTS if _EAST_ASIAN_VERB.search(sentence) else Kind.TRAILS
+        return AskingKind.REQUESTS if _EAST_ASIAN_VERB.search(sentence) else AskingKind.TRAILS
     if _FORMAT.match(sentence):
-        return Kind.TRAILS
+        return AskingKind.TRAILS
     if _REQUEST.match(sentence):
-        return Kind.REQUESTS
+        return AskingKind.REQUESTS
     if n_around <= _VERB_FIRST_MOST and _VERB_FIRST.match(sentence):
-        return Kind.REQUESTS
+        return AskingKind.REQUESTS
     if is_short and (_EAST_ASIAN.search(sentence) or _asks_without_mark(sentence)):
-        return Kind.REQUESTS
-    return Kind.SAYS
+        return AskingKind.REQUESTS
+    return AskingKind.SAYS
 
 
 def _asks_without_mark(sentence: str) -> bool:
@@ -350,7 +350,7 @@ def points_on(text: str) -> bool:
 def continues(text: str) -> bool:
     """Whether a text says nothing but to go on with what was asked before, or thanks for it."""
     text = _SWITCH.sub(" ", text).strip()
-    return bool(_CONTINUES.fullmatch(text)) or kind_of(text) is Kind.TRAILS
+    return bool(_CONTINUES.fullmatch(text)) or kind_of(text) is AskingKind.TRAILS
 
 
 def refers_back(text: str) -> bool:

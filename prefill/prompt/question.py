@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .asking import Kind, answers, kind_of, marks_question, points_on
+from .asking import AskingKind, answers, kind_of, marks_question, points_on
 from .paragraphs import LONGEST, LONGEST_BLOCK, Level, Piece, pieces_of
 
 # A turn up to this long is all question.
@@ -39,7 +39,7 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundQuestion:
     """A question, in characters of a text.
 
     Attributes
@@ -56,17 +56,19 @@ class Found:
     doubt: str = ""
 
 
-def find_question(text: str) -> Found:
+def find_question(text: str) -> FoundQuestion:
     """The question of a text, and what of the text may be dropped."""
     if len(text) <= TURN_CHARACTERS:
-        return Found((0, len(text)), (), Source.TURN)
+        return FoundQuestion((0, len(text)), (), Source.TURN)
     pieces = pieces_of(text)
     if len(pieces) < 2:
-        return Found((0, len(text)), (), Source.TURN, "it has no break where it could be cut")
+        return FoundQuestion(
+            (0, len(text)), (), Source.TURN, "it has no break where it could be cut"
+        )
     return _Search(text, pieces).found()
 
 
-def named_question(text: str, question: str) -> Found | None:
+def named_question(text: str, question: str) -> FoundQuestion | None:
     """The last place of a given question in a text, however its words are spaced; None: nowhere.
 
     What follows it stays, if that is short or says how to answer.
@@ -77,11 +79,11 @@ def named_question(text: str, question: str) -> Found | None:
         return None
     start, stop = places[-1]
     if len(text) <= TURN_CHARACTERS:
-        return Found((start, stop), (), Source.GIVEN)
+        return FoundQuestion((start, stop), (), Source.GIVEN)
     search = _Search(text, pieces_of(text))
     end = stop if len(text) - stop <= TURN_CHARACTERS else search.end_that_stays()
     top = min(search.begin_that_stays(), start)
-    return Found((start, stop), _spans((top, start), (stop, max(stop, end))), Source.GIVEN)
+    return FoundQuestion((start, stop), _spans((top, start), (stop, max(stop, end))), Source.GIVEN)
 
 
 def _spans(*spans: Span) -> tuple[Span, ...]:
@@ -93,9 +95,9 @@ class _Search:
 
     def __init__(self, text: str, pieces: list[Piece]) -> None:
         self._text, self._pieces = text, pieces
-        self._kinds: dict[int, Kind] = {}
+        self._kinds: dict[int, AskingKind] = {}
 
-    def found(self) -> Found:
+    def found(self) -> FoundQuestion:
         """The question by the first rule that finds one."""
         end, front = self._end(), self._front()
         if end is None and front is None:
@@ -109,12 +111,14 @@ class _Search:
         if front is not None and (not is_clear or self._points_on(front, asks)):
             doubt = "both its beginning and its end may ask; both stay"
             return self._of_front(front, begin, doubt)
-        last = asks if is_clear else self._last_of(Kind.SAYS)
+        last = asks if is_clear else self._last_of(AskingKind.SAYS)
         doubt = "" if is_clear else "what comes after the question may ask as well; it stays"
         top = self._n_top()
         if front is not None and self._pieces[front[2]].stop <= _FRONT_MOST:
             top = max(top, front[2] + 1)
-        return Found((begin, self._pieces[last].stop), self._dropped(top, first), Source.END, doubt)
+        return FoundQuestion(
+            (begin, self._pieces[last].stop), self._dropped(top, first), Source.END, doubt
+        )
 
     def begin_that_stays(self) -> int:
         """Characters of the beginning that stay: it often says what to do with the rest."""
@@ -129,7 +133,7 @@ class _Search:
             n_trails += 0 if piece.is_block else piece.stop - piece.start
             is_query = self._is_query(number - 1) and number == len(self._pieces)
             if n_trails > _TRAILS_MOST or not (
-                is_query or self._kind(number - 1) in (Kind.TRAILS, Kind.HEADS)
+                is_query or self._kind(number - 1) in (AskingKind.TRAILS, AskingKind.HEADS)
             ):
                 break
             number -= 1
@@ -146,9 +150,9 @@ class _Search:
         for number in range(len(self._pieces) - 1, -1, -1):
             piece, kind = self._pieces[number], self._kind(number)
             n = piece.stop - piece.start
-            if kind in (Kind.ASKS, Kind.REQUESTS):
+            if kind in (AskingKind.ASKS, AskingKind.REQUESTS):
                 return (number, is_clear) if number or is_clear else None
-            if kind is Kind.SAYS:
+            if kind is AskingKind.SAYS:
                 n_says += n
                 is_clear = is_clear and n <= _NAME and piece.level is not Level.SENTENCE
             elif not piece.is_block:
@@ -168,13 +172,13 @@ class _Search:
             if piece.level is not level or pieces[last].stop - piece.start > TURN_CHARACTERS:
                 break
             n = piece.stop - piece.start
-            if kind in (Kind.ASKS, Kind.REQUESTS, Kind.HEADS):
-                if not says or (kind is Kind.ASKS and n <= _SHORT):
+            if kind in (AskingKind.ASKS, AskingKind.REQUESTS, AskingKind.HEADS):
+                if not says or (kind is AskingKind.ASKS and n <= _SHORT):
                     first = number
                 if says and (has_crossed or first != number):
                     break
                 says, has_crossed = 0, has_crossed or says > 0
-            elif kind is Kind.TRAILS:
+            elif kind is AskingKind.TRAILS:
                 first = number if number == first - 1 and n <= _LINE and not says else first
             else:
                 says += n
@@ -185,7 +189,7 @@ class _Search:
 
     def _front(self) -> tuple[int, int, int] | None:
         """First and last piece that asks at the beginning, and the last that belongs to them."""
-        asks = (Kind.ASKS, Kind.REQUESTS)
+        asks = (AskingKind.ASKS, AskingKind.REQUESTS)
         first = 0
         while first < min(4, len(self._pieces)) and self._kind(first) not in asks:
             first += 1
@@ -194,25 +198,28 @@ class _Search:
         last = stays = first
         for number in range(first + 1, len(self._pieces) - 1):
             kind = self._kind(number)
-            if self._pieces[number].stop > TURN_CHARACTERS or kind not in (*asks, Kind.TRAILS):
+            if self._pieces[number].stop > TURN_CHARACTERS or kind not in (
+                *asks,
+                AskingKind.TRAILS,
+            ):
                 break
             stays, last = number, number if kind in asks else last
         return first, last, stays
 
     def _points_on(self, front: tuple[int, int, int], end: int) -> bool:
         """Whether the beginning asks about what follows, and the end has no question mark."""
-        if self._kind(end) is Kind.ASKS or front[1] >= end:
+        if self._kind(end) is AskingKind.ASKS or front[1] >= end:
             return False
         return points_on(self._shown(front[1]))
 
-    def _of_front(self, front: tuple[int, int, int], end: int, doubt: str = "") -> Found:
+    def _of_front(self, front: tuple[int, int, int], end: int, doubt: str = "") -> FoundQuestion:
         """A question at the beginning; what begins at a character stays."""
         first, last, stays = front
         begin = self._pieces[stays + 1].start if stays + 1 < len(self._pieces) else end
         question = self._pieces[first].start, self._pieces[last].stop
-        return Found(question, _spans((begin, end)), Source.BEGINNING, doubt)
+        return FoundQuestion(question, _spans((begin, end)), Source.BEGINNING, doubt)
 
-    def _middle(self) -> Found | None:
+    def _middle(self) -> FoundQuestion | None:
         """The only piece that ends as a question, or the last that is called one."""
         candidates = [
             number
@@ -229,16 +236,16 @@ class _Search:
         behind = _spans((self._pieces[number + 1].start, end))
         question = self._pieces[number].start, self._pieces[number].stop
         doubt = "only one paragraph in the middle asks"
-        return Found(question, before + behind, Source.MIDDLE, doubt)
+        return FoundQuestion(question, before + behind, Source.MIDDLE, doubt)
 
-    def _last(self) -> Found:
+    def _last(self) -> FoundQuestion:
         """Nothing asks: what stands last, thanks left out."""
-        number = self._last_of(Kind.SAYS)
+        number = self._last_of(AskingKind.SAYS)
         last = len(self._pieces) - 1
         if number < last and self._length(number) > _LINE:
             number += 1  # how to answer is all that is asked for
         stop = self._pieces[number if self._is_query(number) else last].stop
-        return Found(
+        return FoundQuestion(
             (self._pieces[number].start, stop),
             self._dropped(self._n_top(), number),
             Source.LAST,
@@ -255,7 +262,7 @@ class _Search:
             return int(n <= TURN_CHARACTERS)
         if piece.level is Level.LINE and n <= _LINE:
             return 1
-        return int(self._kind(0) is not Kind.SAYS)
+        return int(self._kind(0) is not AskingKind.SAYS)
 
     def _dropped(self, top: int, first: int) -> tuple[Span, ...]:
         """What may be dropped between the first pieces and one that has to stay."""
@@ -264,7 +271,7 @@ class _Search:
         start = self._pieces[top].start if top else 0
         return _spans((start, self._pieces[first - 1].stop))
 
-    def _last_of(self, kind: Kind) -> int:
+    def _last_of(self, kind: AskingKind) -> int:
         """The last piece of a kind, near the end; the last one of all if there is none."""
         n = len(self._pieces)
         for number in range(n - 1, max(-1, n - 1 - _LOOKS_MOST), -1):
@@ -278,17 +285,17 @@ class _Search:
         return (
             len(shown) <= _LINE
             and shown[-1] not in ".!\u3002\uff01"
-            and self._kind(number) is Kind.SAYS
+            and self._kind(number) is AskingKind.SAYS
         )
 
-    def _kind(self, number: int) -> Kind:
+    def _kind(self, number: int) -> AskingKind:
         """What a piece is; what stands after the word "Question:" asks."""
         kind = self._own_kind(number)
-        if kind is Kind.SAYS and number and self._own_kind(number - 1) is Kind.HEADS:
-            return Kind.ASKS
+        if kind is AskingKind.SAYS and number and self._own_kind(number - 1) is AskingKind.HEADS:
+            return AskingKind.ASKS
         return kind
 
-    def _own_kind(self, number: int) -> Kind:
+    def _own_kind(self, number: int) -> AskingKind:
         if number not in self._kinds:
             is_block = self._pieces[number].is_block
             self._kinds[number] = kind_of(self._shown(number), is_block=is_block)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...engine.errors import UsageError
 from .asking import continues, refers_back
-from .question import Found, Source, find_question, named_question
+from .question import FoundQuestion, Source, find_question, named_question
 from .turns import Turn
 
 _SEPARATOR = "\n\n"  # between the texts of one message
@@ -19,7 +19,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedTurns:
     """What a conversation asks, in characters of its rendered text.
 
     Attributes
@@ -40,7 +40,7 @@ class Asked:
     lost: Turn | None = None
 
 
-def find_asked(turns: Sequence[Turn], question: str | None = None) -> Asked | None:
+def find_asked(turns: Sequence[Turn], question: str | None = None) -> AskedTurns | None:
     """What the user asks; None: no user says anything.
 
     Parameters
@@ -59,7 +59,7 @@ def find_asked(turns: Sequence[Turn], question: str | None = None) -> Asked | No
     if question is not None:
         asking = _who_says(said, question)
         kept = {number: find_question(said[number].text) for number in said if number > asking}
-        kept[asking] = found = named_question(said[asking].text, question) or Found(
+        kept[asking] = found = named_question(said[asking].text, question) or FoundQuestion(
             (0, 0), (), Source.GIVEN
         )
         source = found.source
@@ -69,7 +69,7 @@ def find_asked(turns: Sequence[Turn], question: str | None = None) -> Asked | No
         asking = earlier if continues(said[last].text) else last
         source = kept[last].source if earlier == last else Source.EARLIER
     if (lost := said[asking].lost(kept[asking].question)) is not None:
-        return Asked((0, 0), (), Source.NONE, lost=lost)
+        return AskedTurns((0, 0), (), Source.NONE, lost=lost)
     asked = said[asking].place(kept[asking].question)
     if question is None and asking == last:
         asked = _with_earlier(asked, said, kept)
@@ -86,7 +86,7 @@ def find_asked(turns: Sequence[Turn], question: str | None = None) -> Asked | No
         for turn in turns
         if not turn.is_found and (turn.message in kept or turn.may_drop(last))
     ]
-    return Asked(
+    return AskedTurns(
         asked,
         tuple(_outside(documents, asked)),
         source,
@@ -95,7 +95,7 @@ def find_asked(turns: Sequence[Turn], question: str | None = None) -> Asked | No
     )
 
 
-def _kept(said: dict[int, _Said], last: int) -> dict[int, Found]:
+def _kept(said: dict[int, _Said], last: int) -> dict[int, FoundQuestion]:
     """The last message of the user, and those before it that it goes on with, each searched."""
     kept = {}
     for number in sorted(said, reverse=True)[:_EARLIER_MOST]:
@@ -123,7 +123,7 @@ def _who_says(said: dict[int, _Said], question: str) -> int:
     )
 
 
-def _with_earlier(asked: Span, said: dict[int, _Said], kept: dict[int, Found]) -> Span:
+def _with_earlier(asked: Span, said: dict[int, _Said], kept: dict[int, FoundQuestion]) -> Span:
     """A question with the one that it refers to, if they are near each other."""
     first = min(kept)
     if said[first].lost(kept[first].question) is None:
@@ -134,7 +134,7 @@ def _with_earlier(asked: Span, said: dict[int, _Said], kept: dict[int, Found]) -
 
 
 def _other_documents(
-    turns: Sequence[Turn], kept: dict[int, Found], last: int, answer_end: int
+    turns: Sequence[Turn], kept: dict[int, FoundQuestion], last: int, answer_end: int
 ) -> list[Span]:
     """Places of the messages that may be dropped as a whole; ``answer_end`` characters of the
     last answer before the user's last message stay."""
