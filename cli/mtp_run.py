@@ -283,10 +283,10 @@ def run_mtp(request: MtpRequest, out: Output) -> None:
     """Generate one text, or compare, and print the result."""
     from ..engine.decode.comparison import STEP_SIZES
     from ..engine.jit import CompileWatch
+    from ..mtp.suite_figures import draft_keys
     from .generate.noise import warn_of_noise
     from .generate.report import comparison_keys, generation_keys, tables_of
     from .generate.session import opened, plan
-    from .generate.suite_figures import draft_keys
     from .inputs import COMPILE_NOTE, Stages, closing_keys
 
     assert request.prompt is not None
@@ -320,8 +320,9 @@ def run_suite(request: MtpRequest, out: Output) -> None:
     """Measure the prompts of a suite and print the result, also of those before Ctrl-C."""
     from ..engine.jit import CompileWatch
     from ..mtp.suite import read_suite
+    from ..mtp.suite_texts import SuiteSettings
     from .generate.session import opened, read_target
-    from .generate.suite import SuiteSettings, longest, measure, tasks_of
+    from .generate.suite import longest, measure, tasks_of
     from .generate.suite_report import csv_rows, figure_of, record_of, tables_of
     from .inputs import COMPILE_NOTE, Stages, closing_keys
     from .plot import check_plot, draw

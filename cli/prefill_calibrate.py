@@ -11,7 +11,13 @@ import typer
 from . import options
 from .chat_options import TemplateOptions
 from .generate import options as run_options
-from .prefill.calibrate import CONTEXT, N_DOCUMENTS, WINDOW, CalibrateRequest, run_calibrate
+from .prefill.calibrate import (
+    CONTEXT,
+    N_DOCUMENTS,
+    WINDOW,
+    CalibrateRequest,
+    run_calibrate,
+)
 from .prefill.options import AskOptions, CalibrateOptions, Haystack, Raw
 
 NAME = "prefill-calibrate"

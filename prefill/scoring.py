@@ -7,7 +7,13 @@ from contextlib import nullcontext
 from ..engine.tokens.tokenizer import Tokenizer
 from ..engine.transformer.hparams import read_params
 from ..engine.transformer.model import Model
-from .memory import Need, comparing_bytes, scoring_bytes, target_bytes, weights_bytes
+from .memory import (
+    Need,
+    comparing_bytes,
+    scoring_bytes,
+    target_bytes,
+    weights_bytes,
+)
 from .meter import Meter
 from .pipeline import Settings, choose
 from .planning import ScorePlan, TargetFile

@@ -16,20 +16,7 @@ import toy_model
 from cache_dicts import cache_of
 from conftest import Done
 from draftsmith.cli import mtp_run
-from draftsmith.cli.generate import (
-    stream,
-    suite_figures,
-)
-from draftsmith.cli.generate import (
-    suite as suite_run,
-)
-from draftsmith.cli.generate.suite_figures import (
-    Bounds,
-    SuiteCell,
-    figures,
-    rounds_by_length,
-    standard_error,
-)
+from draftsmith.cli.generate import stream
 from draftsmith.cli.generate.suite_report import figure_of, record_of
 from draftsmith.engine.chat import template as chat
 from draftsmith.engine.chat import worker as chat_worker
@@ -37,7 +24,15 @@ from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.decode import comparison as compare
 from draftsmith.engine.decode.generation import Generation
 from draftsmith.engine.errors import ExitStatus
-from draftsmith.mtp import shipped
+from draftsmith.mtp import shipped, suite_figures
+from draftsmith.mtp import suite_texts as suite_run
+from draftsmith.mtp.suite_figures import (
+    Bounds,
+    SuiteCell,
+    figures,
+    rounds_by_length,
+    standard_error,
+)
 from draftsmith.ngram.cache.file import write_cache
 from toy_mtp import ToyHead, write_model_with_head, write_toy_head
 

@@ -111,6 +111,7 @@ ONLY_IN = {
 }
 # Modules of the command line that are imported late themselves.
 LATE = {
+    "cli/generate/suite_report.py",
     "cli/rate.py",
     "cli/replay/advice.py",
     "cli/replay/drafter_report.py",

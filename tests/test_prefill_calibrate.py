@@ -17,7 +17,7 @@ from conftest import Done
 from draftsmith.engine.errors import ExitStatus, UsageError
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
 from draftsmith.engine.transformer.model import load_model
-from draftsmith.prefill.calibration import calibrate
+from draftsmith.prefill.calibration import calibrate, search
 from draftsmith.prefill.calibration import texts as calibrate_texts
 from draftsmith.prefill.calibration.calibrate import (
     KEEPS,
@@ -351,7 +351,7 @@ def run(cli: Run, toys: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
             masses[seen.needle] = 1 / seen.needle.size
         return seen
 
-    monkeypatch.setattr(calibrate, "look", look_well)
+    monkeypatch.setattr(search, "look", look_well)
 
     def call(*args: str | Path) -> Done:
         given = [str(arg) for arg in args]
@@ -431,7 +431,7 @@ def test_no_head_is_found(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     path = tmp_path / "old.json"
     path.write_text("old")
     masses = calibrate._masses
-    monkeypatch.setattr(calibrate, "look", look)
+    monkeypatch.setattr(search, "look", look)
     monkeypatch.setattr(
         calibrate,
         "_masses",
@@ -446,7 +446,7 @@ def test_no_head_is_found(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A file by half of the prompts."""
-    monkeypatch.setattr(calibrate, "look", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(search, "look", lambda *_: signal.raise_signal(signal.SIGINT))
     done = run("--output", tmp_path / "found.json")
     assert done.status == ExitStatus.INTERRUPTED
     assert not (tmp_path / "found.json").exists()

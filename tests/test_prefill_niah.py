@@ -17,13 +17,13 @@ from conftest import Done
 from draftsmith.cli.output import Table
 from draftsmith.cli.plot import draw
 from draftsmith.cli.prefill import niah as niah_run
-from draftsmith.cli.prefill.niah import Found, record_of
 from draftsmith.cli.prefill.niah_report import figure_of, tables_of
 from draftsmith.engine.errors import ExitStatus, InputTooShort, InputUnreadable, UsageError
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
-from draftsmith.prefill.needles import niah
+from draftsmith.prefill.needles import figures, niah
 from draftsmith.prefill.needles import texts as niah_texts
 from draftsmith.prefill.needles.code import CODE_KINDS, source_parts
+from draftsmith.prefill.needles.figures import JudgedAnswer, record_of
 from draftsmith.prefill.needles.niah import (
     CODE,
     COMMON,
@@ -331,7 +331,7 @@ def test_needles_kept(tokenizer: Tokenizer) -> None:
     assert needles_kept(probe_of(needles=()), whole(parts)) is None
 
 
-def found_of(kind: str, context: int, depth: float, **changes: Any) -> Found:
+def found_of(kind: str, context: int, depth: float, **changes: Any) -> JudgedAnswer:
     fields: dict[str, Any] = {
         "probe": probe_of(kind=kind, context=context, depth=depth),
         "keep": 0.2,
@@ -346,7 +346,7 @@ def found_of(kind: str, context: int, depth: float, **changes: Any) -> Found:
         "text": "a",
         "text_full": "b",
     }
-    return Found(**{**fields, **changes})
+    return JudgedAnswer(**{**fields, **changes})
 
 
 def test_figures() -> None:
@@ -477,7 +477,7 @@ def test_what_was_right_in_full(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
         whole_texts.append(text)
         return len(whole_texts) % 2
 
-    monkeypatch.setattr(niah, "recall", count)
+    monkeypatch.setattr(figures, "recall", count)
     record = run("--depths", "10", "--keep", "1", "--json").record
     assert (record["recall_speculative"], record["recall_full"]) == (1, 0)
     assert whole_texts[0] == whole_texts[1]
@@ -567,7 +567,7 @@ def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = niah_run._ask
     calls = []
 
-    def ask_and_interrupt(*args: Any) -> Found:
+    def ask_and_interrupt(*args: Any) -> JudgedAnswer:
         calls.append(0)
         if len(calls) == 2:
             signal.raise_signal(signal.SIGINT)

@@ -262,11 +262,6 @@ class Session:
         self.model = model
         self.cache: KvCache = model.new_cache(plan.n_tokens + n_extra)
 
-    def take(self, plan: Plan) -> None:
-        """Go on to another text, of no more tokens than the first one's; the last is forgotten."""
-        self.plan = plan
-        self.cache.truncate(0)
-
     def run(self, drafting: Drafting | None, printer: TextPrinter, out: Output) -> Generation:
         """Generate the text once, showing it as it comes."""
         from ...engine.decode.generate import generate

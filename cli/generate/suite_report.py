@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...mtp.suite_figures import SuiteCell, figures
 from ..formats import number
 from ..output import Table
 from ..plot import Figure, Panel, Point, Series
-from .suite_figures import SuiteCell, figures
 
 ALL = "all"
 POSITIONS_SHOWN = 8

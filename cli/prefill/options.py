@@ -14,7 +14,13 @@ from ...prefill.score_request import ScoreRequest, ScorerKind
 from ..chat_options import TemplateOptions
 from ..generate.mtp_drafting import DrafterKind, DraftRequest, Verify
 from ..generate.options import DraftFixed, DynamicCacheRead, StaticCache, System
-from ..options import DRAFT_MAX_VARIABLES, LIST_MOST, WHOLE_MOST, Escape, too_many
+from ..options import (
+    DRAFT_MAX_VARIABLES,
+    LIST_MOST,
+    WHOLE_MOST,
+    Escape,
+    too_many,
+)
 from .niah import CONTEXTS, DEPTHS, KINDS, NiahRequest
 from .prompt import AskRequest
 

@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ...engine.decode.generation import Generation
+from ..engine.decode.generation import Generation
 
 ORIGINS = ("mtp", "ngram")
 
