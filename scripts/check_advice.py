@@ -71,7 +71,7 @@ def assert_same_work(record: dict[str, Any], stats: SpecStats) -> None:
     accepted -= stats.accepted_at
     n_ending = int(record["stop_reason"] == "eog")
     if (
-        record["n_rounds"] != stats.rounds
+        record["n_rounds"] != stats.n_rounds
         or record["drafted_by_position"] != stats.drafted_at.tolist()
         or accepted.min() < 0
         or accepted.sum() > n_ending
@@ -79,7 +79,7 @@ def assert_same_work(record: dict[str, Any], stats: SpecStats) -> None:
         ran = [record[key] for key in ("n_rounds", "n_drafted", "n_accept")]
         raise OtherWork(
             f"{ran} rounds, drafted and accepted tokens in the run, and "
-            f"{[stats.rounds, stats.drafted, stats.accepted]} in the replay"
+            f"{[stats.n_rounds, stats.n_drafted, stats.n_accepted]} in the replay"
         )
 
 
@@ -120,7 +120,7 @@ def row_of(
         "drafter": str(spec),
         "n_prompt": int(prompt.size),
         "n_text": len(record["tokens"]),
-        "n_rounds": stats.rounds,
+        "n_rounds": stats.n_rounds,
         "n_drafted": record["n_drafted"],
         "n_accept": record["n_accept"],
         "rounds_by_batch": stats.batches.sum(axis=0).tolist(),

@@ -78,6 +78,7 @@ def counts_of(stats: ReplayStats) -> dict[str, Any]:
 def expected(stats: naive.Stats) -> dict[str, Any]:
     figures = dict(vars(stats))
     figures["n_rounds"] -= stats.n_cut_rounds
+    figures["n_drafts"] = figures["drafted_at"][0] if len(figures["drafted_at"]) else 0
     figures["n_replayed"] = stats.n_chunks * stats.n_ctx
     return figures
 

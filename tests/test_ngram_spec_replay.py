@@ -55,10 +55,10 @@ def test_what_is_counted(carry: str) -> None:
     stats = replay_texts(texts, spec, n_vocab=12, carry=carry)
     rounds = naive_rounds(texts, spec, carry=carry)
     drafts = [one for one in rounds if one.n_drafted]
-    assert stats.rounds == len(rounds) == stats.batches.sum()
-    assert stats.drafts == len(drafts)
-    assert stats.drafted == sum(one.n_drafted for one in rounds) == stats.drafted_at.sum()
-    assert stats.accepted == sum(one.n_accepted for one in rounds) == stats.accepted_at.sum()
+    assert stats.n_rounds == len(rounds) == stats.batches.sum()
+    assert stats.n_drafts == len(drafts)
+    assert stats.n_drafted == sum(one.n_drafted for one in rounds) == stats.drafted_at.sum()
+    assert stats.n_accepted == sum(one.n_accepted for one in rounds) == stats.accepted_at.sum()
     for i in range(9):
         assert stats.drafted_at[i] == sum(one.n_drafted > i for one in rounds)
         assert stats.accepted_at[i] == sum(one.n_accepted > i for one in rounds)
@@ -71,11 +71,11 @@ def test_what_is_counted(carry: str) -> None:
         assert stats.batches[:, size].sum() == n
     assert stats.by_row.shape == (9, 5)
     assert stats.by_row.sum(axis=0).tolist() == [
-        texts.n_turns, texts.n_generated, stats.rounds, stats.drafted, stats.accepted,
+        texts.n_turns, texts.n_generated, stats.n_rounds, stats.n_drafted, stats.n_accepted,
     ]  # fmt: skip
     # Each token but a turn's first comes from a round: its own, or one of its draft.
-    own = stats.rounds - stats.cut_rounds
-    assert texts.n_generated - texts.n_turns == own + stats.accepted
+    own = stats.n_rounds - stats.n_cut_rounds
+    assert texts.n_generated - texts.n_turns == own + stats.n_accepted
 
 
 def test_examples() -> None:
@@ -138,7 +138,7 @@ def test_an_error_of_progress_ends_all_rows() -> None:
 def test_no_conversations() -> None:
     """A division by none."""
     stats = replay_texts(ReplayTexts.of([]), ALL[0], n_vocab=12)
-    assert (stats.rounds, stats.n_turns, stats.accept) == (0, 0, None)
+    assert (stats.n_rounds, stats.n_turns, stats.accept) == (0, 0, None)
     assert stats.tokens_per_round is stats.mean_accepted_length is stats.us_per_token is None
 
 
@@ -148,7 +148,7 @@ def test_turns_of_one_token() -> None:
     talk = Conversation(np.arange(6, dtype=np.int32), turns, np.zeros(3, np.int64))
     for spec in ALL:
         stats = replay_texts(ReplayTexts.of([talk]), spec, n_vocab=12)
-        assert (stats.rounds, stats.n_generated) == (0, 3)
+        assert (stats.n_rounds, stats.n_generated) == (0, 3)
 
 
 def test_what_is_refused() -> None:
@@ -202,7 +202,7 @@ def figures_of(case: str, drafter: str, **limits: int) -> tuple[int, int, int]:
     texts = ReplayTexts.of_text(np.load(CASES / case))
     (spec,) = parse_specs(drafter)
     stats = replay_texts(texts, spec, n_vocab=49152, **limits)
-    return stats.drafts, stats.drafted, stats.accepted
+    return stats.n_drafts, stats.n_drafted, stats.n_accepted
 
 
 def test_drafts_past_the_end_of_a_text() -> None:

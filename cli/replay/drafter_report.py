@@ -65,19 +65,19 @@ def _figures(row: Row, read: ReplayInputs, stages: Stages) -> dict[str, Any]:
     run = row.stats
     draft_ns = median(row.draft_ns)
     accept = None if run.accept is None else 100 * run.accept
-    us = draft_us_per_token(draft_ns, run.drafted)
+    us = draft_us_per_token(draft_ns, run.n_drafted)
     n_tokens = run.n_generated
     return {
         "drafter": str(row.spec),
         "upstream_exact": row.spec.upstream_exact,
         "n_draft": row.spec.draft_max,
         "n_predict": n_tokens,
-        "n_drafted": run.drafted,
+        "n_drafted": run.n_drafted,
         "t_draft_ms": draft_ns / 1e6,
         "draft_us_per_token": us,
         "draft_tokens_per_s": 1e6 / us if us else None,
         "draft_us_per_text_token": draft_ns / 1e3 / n_tokens if n_tokens else None,
-        "n_accept": run.accepted,
+        "n_accept": run.n_accepted,
         "accept": accept,
         "accept_percent": accept,
         "load_ms": stages.seconds("load") * 1e3,
@@ -85,9 +85,9 @@ def _figures(row: Row, read: ReplayInputs, stages: Stages) -> dict[str, Any]:
         "n_input": int(read.texts.tokens.size),
         "n_conversations": read.texts.n_conversations,
         "n_turns": run.n_turns,
-        "n_rounds": run.rounds,
-        "n_cut_rounds": run.cut_rounds,
-        "n_drafts": run.drafts,
+        "n_rounds": run.n_rounds,
+        "n_cut_rounds": run.n_cut_rounds,
+        "n_drafts": run.n_drafts,
         "tokens_per_round": run.tokens_per_round,
         "mean_accepted_length": run.mean_accepted_length,
         "drafted_by_position": run.drafted_at.tolist(),

@@ -108,4 +108,4 @@ class Replaying:
 
 
 def _counts(run: SpecStats) -> tuple[int, int, int, int]:
-    return run.rounds, run.drafts, run.drafted, run.accepted
+    return run.n_rounds, run.n_drafts, run.n_drafted, run.n_accepted

@@ -23,6 +23,7 @@ from ...engine.errors import InputMalformed
 from ..cache.ngram_cache import NgramCache
 from ..conversations.conversation import ReplayTexts
 from ..lookup.replay import CLOCK_ID, check_ids
+from ..lookup.stats import DraftStats
 from ..lookup.tables import THRESHOLDS, bigrams_of_cache, dynamic_of_cache
 from .server_cache_kernels import Caches
 from .session_kernels import N_CURSOR, Tally, Texts, replay_turns
@@ -39,24 +40,18 @@ EXAMPLES = 5
 _CALL_TOKENS = 1 << 17
 
 
-@dataclass(frozen=True, eq=False)
-class SpecStats:
-    """What one replay counted; all arrays int64.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SpecStats(DraftStats):
+    """What one replay counted, all arrays int64; see ``DraftStats``.
 
     Attributes
     ----------
     spec : the row that was replayed
     n_turns, n_generated : turns, and their tokens; the first of each is not a round's
-    rounds : passes of the model over a batch of one token and a draft, if any
-    cut_rounds : of these, those whose own token would lie behind the end of the turn
-    drafts : rounds with a draft
-    drafted, accepted : tokens
-    drafted_at, accepted_at : [draft_max], by position in the draft
     by_drafter : [k, 3], in the order of spec.names: drafts, drafted, accepted
     by_row : [R, 5], by groups of conversations: turns, generated, rounds, drafted, accepted.
         Conversation c of C is of row ``c * R // C``, and R is C up to 2048.
     batches : [R, draft_max + 2], rounds that evaluated a batch of that many tokens
-    draft_ns : time of beginning, drafting and learning
     memory_bytes : of the drafters; caches are shared and not counted
     longest, costliest : drafts with most accepted, and with most refused tokens, the first of
         equals first; see ``Example``
@@ -65,36 +60,18 @@ class SpecStats:
     spec: DrafterSpec
     n_turns: int
     n_generated: int
-    rounds: int
-    cut_rounds: int
-    drafts: int
-    drafted: int
-    accepted: int
-    drafted_at: npt.NDArray[np.int64]
-    accepted_at: npt.NDArray[np.int64]
     by_drafter: npt.NDArray[np.int64]
     by_row: npt.NDArray[np.int64]
     batches: npt.NDArray[np.int64]
-    draft_ns: int
     memory_bytes: int
     longest: tuple[Example, ...]
     costliest: tuple[Example, ...]
 
     @property
-    def accept(self) -> float | None:
-        """Share of drafted tokens that were right, 0 to 1."""
-        return self.accepted / self.drafted if self.drafted else None
-
-    @property
     def tokens_per_round(self) -> float | None:
         """Tokens that a round yields: the bound of the speed-up."""
         n = self.n_generated - self.n_turns
-        return n / self.rounds if self.rounds else None
-
-    @property
-    def mean_accepted_length(self) -> float | None:
-        """Accepted tokens a draft."""
-        return self.accepted / self.drafts if self.drafts else None
+        return n / self.n_rounds if self.n_rounds else None
 
     @property
     def us_per_token(self) -> float | None:
@@ -325,11 +302,11 @@ def _stats(plan: _Plan, spec: DrafterSpec, tally: Tally, memory_bytes: int) -> S
         spec=spec,
         n_turns=plan.n_turns,
         n_generated=plan.n_generated,
-        rounds=rounds,
-        cut_rounds=cut_rounds,
-        drafts=drafts,
-        drafted=drafted,
-        accepted=accepted,
+        n_rounds=rounds,
+        n_cut_rounds=cut_rounds,
+        n_drafts=drafts,
+        n_drafted=drafted,
+        n_accepted=accepted,
         drafted_at=drafted_at,
         accepted_at=accepted_at,
         by_drafter=tally.drafter,

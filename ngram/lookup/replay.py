@@ -18,6 +18,7 @@ import numpy as np
 from ...engine.errors import CacheBadToken, InputMalformed, InputTooShort, UsageError
 from ..cache.ngram_cache import NgramCache
 from .draft_kernels import Tally, replay_chunks
+from .stats import DraftStats
 from .tables import (
     SIZES,
     THRESHOLDS,
@@ -48,21 +49,18 @@ def draft_us_per_token(draft_ns: float, n_drafted: int) -> float | None:
     return draft_ns / 1000 / n_drafted if n_drafted else None
 
 
-@dataclass(frozen=True)
-class ReplayStats:
-    """What one replay counted; integers and nanoseconds only.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReplayStats(DraftStats):
+    """What one replay counted; see ``DraftStats``.
 
     Attributes
     ----------
+    n_rounds : passes of the model that yielded a token of their own
     n_predict : what llama-lookup-stats prints, n_input rounded down to whole chunks
     n_replayed : tokens really walked through, seeds included: n_seeds + n_accepted + n_rounds
-    n_rounds : passes of the model that yielded a token of their own
-    n_cut_rounds : passes whose own token would lie past the end of the chunk
-    n_drafted, n_accepted : drafted tokens (those past the chunk's end too), and those that matched
-    drafted_at, accepted_at : int64 [draft_max], by position in the draft
     drafted_by_source, accepted_by_source : int64 [3], in the order of SOURCES
     drafted_by_size, accepted_by_size : int64 [4], by n-gram size 1 to 4 (static bigrams are size 2)
-    draft_ns : drafting and context updates; merge_ns : merging finished chunks
+    merge_ns : merging finished chunks
     context_bytes, dynamic_bytes, static_bytes : memory of the caches at the end of the replay
     """
 
@@ -72,17 +70,10 @@ class ReplayStats:
     n_chunks: int
     n_predict: int
     n_replayed: int
-    n_rounds: int
-    n_cut_rounds: int
-    n_drafted: int
-    n_accepted: int
-    drafted_at: np.ndarray
-    accepted_at: np.ndarray
     drafted_by_source: np.ndarray
     accepted_by_source: np.ndarray
     drafted_by_size: np.ndarray
     accepted_by_size: np.ndarray
-    draft_ns: int
     merge_ns: int
     context_bytes: int
     dynamic_bytes: int
@@ -90,23 +81,13 @@ class ReplayStats:
 
     @property
     def n_seeds(self) -> int:
+        """Tokens that were given: the first of each chunk."""
         return self.n_chunks
-
-    @property
-    def accept(self) -> float | None:
-        """Share of drafted tokens that matched, 0 to 1."""
-        return self.n_accepted / self.n_drafted if self.n_drafted else None
 
     @property
     def tokens_per_round(self) -> float | None:
         """Tokens that one pass of the model yields: the bound of the speed-up."""
         return (self.n_rounds + self.n_accepted) / self.n_rounds if self.n_rounds else None
-
-    @property
-    def mean_accepted_length(self) -> float | None:
-        """Accepted tokens a draft, over the rounds that drafted."""
-        n_drafts = int(self.drafted_at[0]) if self.drafted_at.size else 0
-        return self.n_accepted / n_drafts if n_drafts else None
 
     @property
     def draft_us_per_token(self) -> float | None:
@@ -217,6 +198,7 @@ def replay(
         n_replayed=replayed,
         n_rounds=rounds,
         n_cut_rounds=cut,
+        n_drafts=int(tally.position[0, 0]) if draft_max else 0,
         n_drafted=drafted,
         n_accepted=accepted,
         drafted_at=tally.position[0],
