@@ -292,6 +292,7 @@ def test_by_hand() -> None:
         "n_predict": 12,
         "n_seeds": 3,
         "n_replayed": 12,
+        "n_drafts": 3,
         "n_rounds": 5,
         "n_cut_rounds": 3,
         "n_drafted": 9,
