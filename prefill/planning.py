@@ -62,8 +62,6 @@ class Reader:
     @cached_property
     def identity(self) -> Identity:
         """Of its weights."""
-        from ..engine.gguf.identity import Identity
-
         return Identity.of(self.metadata)
 
     @property
@@ -143,7 +141,6 @@ def plan_scoring(request: ScoreRequest, target: TargetFile, tell: Tell = tell_no
 
 
 def _find_reader(request: ScoreRequest, target: TargetFile) -> Reader:
-
     tokenizer, metadata = target.tokenizer, target.metadata
     if request.model is None:
         params = read_params(metadata, tokenizer.n_vocab)
@@ -160,7 +157,6 @@ def _find_reader(request: ScoreRequest, target: TargetFile) -> Reader:
 
 def _find_rule(request: ScoreRequest, reader: Reader, tell: Tell) -> AttentionRule | None:
     """How to look at the reader's heads; None: it is not known at which."""
-
     blocks = BlockRule() if request.kind is ScorerKind.BLOCKSPARSE else None
     if request.heads is not None:
         rule = AttentionRule(parse_heads(request.heads), blocks=blocks)
@@ -190,7 +186,6 @@ def _find_projection(request: ScoreRequest, reader: Reader) -> Projection:
     UsageError : there is none, or the named one is for another model
     InputUnreadable, ModelNotGguf, ModelDamaged, ModelUnsupported : the file
     """
-
     if request.calibration is not None:
         named = read_projection(request.calibration)
         if not named.fits(reader.fingerprint, reader.params):
@@ -211,7 +206,6 @@ def _find_projection(request: ScoreRequest, reader: Reader) -> Projection:
 
 def _known_projection(reader: Reader, *, embedded: bool) -> Projection | None:
     """What was trained for the reader; None: nothing."""
-
     return find_projection(
         reader.fingerprint, reader.params, embedded=embedded, identity=reader.identity
     )
@@ -219,7 +213,6 @@ def _known_projection(reader: Reader, *, embedded: bool) -> Projection | None:
 
 def _for_other_weights(reader: Reader, *, embedded: bool) -> str | None:
     """What was trained for a model of the reader's size, but not for it; None: nothing."""
-
     found = find_projection(reader.fingerprint, reader.params, embedded=embedded)
     if found is None:
         return None
@@ -231,7 +224,6 @@ def _for_other_weights(reader: Reader, *, embedded: bool) -> str | None:
 
 def _tell_kinship(found: Calibration | Projection, reader: Reader, tell: Tell) -> None:
     """Say so where what scores was not made for the very weights of the reader."""
-
     kinship = reader.identity.kinship(found.made_for)
     if kinship in (Kinship.OTHER, Kinship.KIN):
         tell(f"{found.path} was not made for {reader.metadata.path.name} itself ({kinship.value})")

@@ -211,16 +211,25 @@ def test_every_scorer(run: Run, scorer: ScorerKind, toys: Path, tmp_path: Path) 
     assert (record["n_layers_scored"] == 0) is (scorer in without)
 
 
-@pytest.mark.parametrize("drafter", ["other", "spm", "toy"])
-def test_another_model_scores(run: Run, drafter: str) -> None:
+@pytest.mark.parametrize("model", ["other", "spm", "toy"])
+def test_another_model_scores(run: Run, model: str) -> None:
     """Ids of one vocabulary given to another's model; weights that are not let go."""
-    args = ("--scorer", "attention", "--heads", "1.1", "--drafter", f"{drafter}.gguf", "--json")
+    args = ("--scorer", "attention", "--heads", "1.1", "--scorer-model", f"{model}.gguf", "--json")
     record = run(*args).record
     assert record["refused"] is None
-    assert (record["drafter_bytes"] > 0) is (drafter != "toy")
-    assert ("tokenise" in record["score_ms"]) is (drafter == "spm")
+    assert (record["drafter_bytes"] > 0) is (model != "toy")
+    assert ("tokenise" in record["score_ms"]) is (model == "spm")
     own = run("--scorer", "attention", "--heads", "1.1", "--json").record
-    assert (record["mass_kept"] == own["mass_kept"]) is (drafter == "toy")
+    assert (record["mass_kept"] == own["mass_kept"]) is (model == "toy")
+
+
+def test_scorer_model_has_an_older_name(run: Run) -> None:
+    """An old command line that the new name of the option breaks, or that says something else."""
+    args = ("--scorer", "attention", "--heads", "1.1", "-s", "1", "--json")
+    new, old = (run(*args, flag, "other.gguf") for flag in ("--scorer-model", "--drafter"))
+    for key in ("options", "drafter_bytes", "mass_kept", "n_kept", "tokens"):
+        assert new.record[key] == old.record[key], key
+    assert new.record["options"]["drafter"] == "other.gguf"
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "mtp", "mtp+ngram"])

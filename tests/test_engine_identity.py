@@ -26,7 +26,7 @@ from draftsmith.engine.tokens.tokenizer import load_tokenizer
 from draftsmith.engine.transformer.hparams import read_params
 from draftsmith.mtp import shipped
 from draftsmith.mtp.head_file import open_head_file
-from draftsmith.prefill.scorers import calibration_file as calibrated
+from draftsmith.prefill.scorers import calibration_file
 from draftsmith.prefill.scorers.calibration_file import read_calibration
 from draftsmith.prefill.scorers.projection import read_projection
 from toy_mtp import ToyHead, write_toy_head
@@ -154,9 +154,9 @@ def test_the_real_model(smollm2: Path) -> None:
     head = shipped.FOLDER / shipped.SHIPPED["smollm2"]
     fingerprint = tokenizer.fingerprint.hex()
     assert open_head_file(head, metadata, params, fingerprint).made_for == SMOLLM2
-    for path in calibrated.FOLDER.glob("*.gguf"):
+    for path in calibration_file.FOLDER.glob("*.gguf"):
         assert read_projection(path).made_for == SMOLLM2
-    for path in calibrated.FOLDER.glob("*.json"):
+    for path in calibration_file.FOLDER.glob("*.json"):
         assert read_calibration(path).made_for == SMOLLM2
 
 
@@ -186,7 +186,7 @@ def known(toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = KnownModel("toy.gguf", "", "", 0, "", marks.norms, marks.weights)
     monkeypatch.setattr(shipped, "KNOWN_MODELS", {"toy": model})
     monkeypatch.setattr(shipped, "FOLDER", folder)
-    monkeypatch.setattr(calibrated, "FOLDER", folder)
+    monkeypatch.setattr(calibration_file, "FOLDER", folder)
     monkeypatch.setenv("DRAFTSMITH_CACHE", str(tmp_path / "none"))
     write_toy_head(folder / "head.bin", "llama", ToyHead(), **toy_model.SMALL)
     monkeypatch.setattr(shipped, "SHIPPED", {"toy": "head.bin"})
@@ -262,6 +262,6 @@ def test_the_scorer_of_a_known_model(
     scorer, told = run(other)
     assert scorer == "lexical"
     assert "was trained for toy, of which other.gguf has vocabulary and size, but not" in told
-    scorer, told = run(other, "--calibration", calibrated.FOLDER / "s.gguf")
+    scorer, told = run(other, "--calibration", calibration_file.FOLDER / "s.gguf")
     assert scorer == "trained"
     assert "was not made for other.gguf itself (it has other weights)" in told

@@ -21,10 +21,10 @@ class CachedScores:
 
     Attributes
     ----------
-    spared_s : time that the last prompt's scores had taken, where they were remembered; else 0
+    spared_s : time that the last prompt's scores had taken, where they were kept; else 0
     """
 
-    name = "remembered"
+    name = "cached"
 
     def __init__(self, open_scorer: OpenScorer) -> None:
         self._open_scorer = open_scorer
