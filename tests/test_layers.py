@@ -32,7 +32,7 @@ ROOMS = {
     "engine/tokens": {"engine", "engine/gguf"},
     "engine/chat": {"engine", "engine/gguf", "engine/tokens"},
     "engine/transformer": {"engine", "engine/gguf"},
-    "engine/decode": {"engine", "engine/transformer"},
+    "engine/decode": {"engine", "engine/gguf", "engine/tokens", "engine/transformer"},
     "ngram/corpus": {"engine", "engine/chat", "engine/tokens"},
     "ngram/conversations": {"engine", "engine/chat", "engine/tokens", "ngram/corpus"},
     "ngram/cache": {"engine"},

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Tokens that an n-gram drafter has room for from the start; it grows beyond.
 NGRAM_ROOM = 1 << 15
-WARM_PROMPT, WARM_TOKENS = 2, 6
 
 
 class DrafterKind(StrEnum):
@@ -317,6 +316,7 @@ def open_drafters(
     ModelDamaged, ... : what is wrong with the head's weights
     UsageError : no memory for it
     """
+    from ...engine.decode.ready import WARM_ROOM
     from ...mtp.head import open_head
 
     plan, head = session.plan, None
@@ -329,28 +329,13 @@ def open_drafters(
                 plan.tokenizer.fingerprint.hex(),
                 on_progress=bar.update,
             )
-    n_ctx = max(session.cache.n_ctx, WARM_PROMPT + WARM_TOKENS)
+    n_ctx = max(session.cache.n_ctx, WARM_ROOM)
     return Drafters(request, plan, material, head, n_ctx, draft_most)
 
 
 def warm_up(drafters: Drafters, session: Session) -> None:
     """Let each part draft once, so that kernels are compiled before anything is timed."""
-    import numpy as np
+    from ...engine.decode.ready import warm_up
 
-    from ...engine.decode.generate import generate
-    from ...engine.decode.generation import whole
-    from ...engine.decode.sampling import Sampler, SamplingParams
-
-    prompt = np.zeros(WARM_PROMPT, np.int32)
-    for part in drafters.parts:
-        run = generate(
-            session.model,
-            session.model.new_cache(prompt.size + WARM_TOKENS),
-            prompt,
-            sampler=Sampler(SamplingParams(temperature=0.0)),
-            n_predict=WARM_TOKENS,
-            drafter=part,
-            draft_max=2,
-        )
-        whole(run)
+    warm_up(session.model, drafters.parts)
     drafters.forget()

@@ -136,15 +136,11 @@ def read_target(request: RunRequest, stages: Stages, out: Output) -> Target:
     UsageError : options out of range
     ModelUnknown, ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the model
     """
+    from ...engine.decode.ready import read_model_file
     from ...engine.decode.sampling import SamplingParams
-    from ...engine.gguf.file import read_metadata
-    from ...engine.gguf.kinds import check_has_weights
     from ...engine.host import n_physical_cores
     from ...engine.models import resolve_model
     from ...engine.tokens.stop_strings import StopStrings
-    from ...engine.tokens.stop_tokens import eog_ids
-    from ...engine.tokens.tokenizer import load_tokenizer
-    from ...engine.transformer.hparams import read_params
 
     stop_strings = StopStrings(
         tuple(plain_text(text, request.escape) for text in request.stop_texts)
@@ -161,20 +157,17 @@ def read_target(request: RunRequest, stages: Stages, out: Output) -> Target:
         seed,
     )
     with stages.stage("load"):
-        metadata = read_metadata(path)
-        tokenizer = load_tokenizer(path, metadata)
-        check_has_weights(metadata)
-        n_trained = read_params(metadata, tokenizer.n_vocab).n_ctx_train
-        stop = eog_ids(metadata, tokenizer.vocabulary)
+        file = read_model_file(path)
+        n_trained = file.params.n_ctx_train
     n_ctx = request.n_ctx or n_trained
     if n_ctx > n_trained:
         out.warn(f"-c {n_ctx} is more than the {n_trained} tokens that the model was trained on")
     return Target(
-        metadata=metadata,
-        tokenizer=tokenizer,
+        metadata=file.metadata,
+        tokenizer=file.tokenizer,
         n_ctx=n_ctx,
         sampling=sampling,
-        stop=frozenset() if request.ignore_eos else stop,
+        stop=frozenset() if request.ignore_eos else file.ends,
         n_batch=request.n_batch,
         n_threads=request.n_threads or n_physical_cores(),
         stop_strings=stop_strings,
@@ -315,6 +308,7 @@ def opened(plan: Plan, stages: Stages, out: Output, n_extra: int = 0) -> Iterato
     ModelDamaged, ModelUnsupported, ... : the weights
     UsageError : the context does not fit into memory
     """
+    from ...engine.decode.ready import warm_up
     from ...engine.transformer.model import load_model
 
     stages.keep_memory("program")
@@ -331,15 +325,7 @@ def opened(plan: Plan, stages: Stages, out: Output, n_extra: int = 0) -> Iterato
     try:
         with stages.stage("load"), out.busy("compiling kernels"):
             session = Session(plan, model, n_extra)
-            _warm_up(model)
+            warm_up(model)
         yield session
     finally:
         model.close()
-
-
-def _warm_up(model: Model) -> None:
-    """Run once, so that kernels are compiled, and weights in memory, before anything is timed."""
-    import numpy as np
-
-    cache = model.new_cache(2)
-    model.forward(np.zeros(1, np.int32), cache)

@@ -143,10 +143,12 @@ class Models:
     def _open_session(self) -> Session:
         import numpy as np
 
+        from ...engine.decode.ready import warm_up as warm_up_model
+
         target = self._target
         model = self._load(target.metadata, "unpacking weights")
         self.weights_bytes = model.n_bytes
-        model.forward(np.zeros(1, np.int32), model.new_cache(2))  # compiles
+        warm_up_model(model)
         plan = target.plan(np.zeros(self._n_tokens, np.int32), 1)
         session = Session(plan, model)
         self._kv_bytes = session.cache.n_bytes // session.cache.n_ctx
