@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..engine.gguf.file import GgufMetadata
+    from ..engine.stages import Stages
     from ..engine.tokens.tokenizer import Tokenizer
     from ..ngram.cache.ngram_cache import NgramCache
     from ..ngram.cluster.count import ClusterCorpus
     from ..ngram.conversations.files import ChatFiles
     from ..ngram.corpus.documents import Corpus
     from .chat_options import ChatOptions
-    from .inputs import Stages
 
 # Measured: a thread's table of known pieces and its buffers; the kernels when they are loaded, and
 # blocks of text on their way; the least that counting works well in.

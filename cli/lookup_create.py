@@ -139,16 +139,11 @@ def create(request: CountRequest, out: Output) -> None:
     from ..engine.gguf.file import read_metadata
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
+    from ..engine.stages import Stages
     from ..engine.tokens.tokenizer import load_tokenizer
     from ..ngram.cache.file import write_cache
     from ..ngram.cache.run_files import check_space
-    from .inputs import (
-        COMPILE_NOTE,
-        Stages,
-        closing_keys,
-        describe_corpus,
-        refuse_text_and_field,
-    )
+    from .inputs import COMPILE_NOTE, closing_keys, describe_corpus, refuse_text_and_field
     from .lookup_counting import counted, opened
 
     refuse_text_and_field(request.field, is_text=request.is_text)

@@ -47,9 +47,10 @@ def merge(
     start_ns = time.perf_counter_ns()
     from ..engine.atomic_file import check_writable
     from ..engine.jit import CompileWatch
+    from ..engine.stages import Stages
     from ..ngram.cache.file import open_cache, write_cache
     from ..ngram.cache.ngram_cache import merge_caches
-    from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
+    from .inputs import COMPILE_NOTE, closing_keys, describe_files
 
     check_writable(target)
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:

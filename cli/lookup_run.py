@@ -135,10 +135,11 @@ def run_lookup(request: LookupRequest, out: Output) -> None:
     """Do what the command says and print the result."""
     from ..engine.decode.comparison import step_sizes
     from ..engine.jit import CompileWatch
+    from ..engine.stages import Stages
     from .generate.noise import warn_of_noise
     from .generate.report import comparison_keys, generation_keys, tables_of
     from .generate.session import opened, plan
-    from .inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
+    from .inputs import COMPILE_NOTE, closing_keys, describe_files
 
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)

@@ -16,9 +16,9 @@ from .output import Output
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..engine.stages import Stages
     from ..engine.tokens.tokenizer import Tokenizer
     from ..ngram.corpus.documents import Corpus
-    from .inputs import Stages
 
 NO_CACHE = "none"
 
@@ -192,11 +192,12 @@ def stats(request: SweepRequest, out: Output) -> None:
     from ..engine.host import n_usable_threads
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
+    from ..engine.stages import Stages
     from ..engine.tokens.tokenizer import load_tokenizer
     from ..ngram.corpus.documents import open_corpus
+    from ..ngram.lookup.sweep import SweepCaches, sweep
     from .inputs import (
         COMPILE_NOTE,
-        Stages,
         closing_keys,
         corpus_keys,
         describe_corpus,
@@ -208,7 +209,6 @@ def stats(request: SweepRequest, out: Output) -> None:
     from .plot import check_plot, draw
     from .replay.inputs import chunk_tokens
     from .replay.report import figure_of, records_of, sweep_table, tables_of
-    from .replay.sweep import Caches, sweep
 
     if request.plot is not None:
         check_plot(request.plot)
@@ -229,12 +229,20 @@ def stats(request: SweepRequest, out: Output) -> None:
             tokenizer = load_tokenizer(model, metadata)
         stages.keep_memory("program")
         n_ctxs = [chunk_tokens(wanted, metadata, out) for wanted in request.n_ctxs]
-        caches = Caches(request.statics, request.dynamic, tokenizer, stages, verify=request.verify)
+        caches = SweepCaches(
+            request.statics,
+            request.dynamic,
+            stages,
+            n_vocab=tokenizer.n_vocab,
+            fingerprint=tokenizer.fingerprint,
+            verify=request.verify,
+        )
         named = [path for path in (*request.statics, request.dynamic) if path is not None]
         opened = {one["path"]: one for one in describe_files(named)}
         tokens = _tokens(corpus, tokenizer, n_threads, stages, out)
         stages.keep_memory("read")
-        cells = sweep(tokens, caches, n_ctxs, request.draft_maxes, request.repeat, out)
+        with out.progress("replaying", unit="tokens") as bar:
+            cells = sweep(tokens, caches, n_ctxs, request.draft_maxes, request.repeat, bar.update)
     warn_of_repairs(corpus, out)
     chosen = {
         "model": request.model,

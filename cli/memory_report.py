@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .formats import size
 
 if TYPE_CHECKING:
-    from .inputs import Stages
+    from ..engine.stages import Stages
 
 
 def run_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:

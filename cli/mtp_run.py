@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ..engine.decode.comparison import Comparison
     from ..engine.decode.drafting import Drafting
     from ..engine.decode.generation import Generation
+    from ..engine.stages import Stages
     from .generate.mtp_drafting import Drafters, Material
     from .generate.session import Session, Target
-    from .inputs import Stages
 
 TURNS, SUITE_TURNS = 3, 1
 DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
@@ -283,11 +283,12 @@ def run_mtp(request: MtpRequest, out: Output) -> None:
     """Generate one text, or compare, and print the result."""
     from ..engine.decode.comparison import STEP_SIZES
     from ..engine.jit import CompileWatch
+    from ..engine.stages import Stages
     from ..mtp.suite_figures import draft_keys
     from .generate.noise import warn_of_noise
     from .generate.report import comparison_keys, generation_keys, tables_of
     from .generate.session import opened, plan
-    from .inputs import COMPILE_NOTE, Stages, closing_keys
+    from .inputs import COMPILE_NOTE, closing_keys
 
     assert request.prompt is not None
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
@@ -319,12 +320,13 @@ def run_mtp(request: MtpRequest, out: Output) -> None:
 def run_suite(request: MtpRequest, out: Output) -> None:
     """Measure the prompts of a suite and print the result, also of those before Ctrl-C."""
     from ..engine.jit import CompileWatch
+    from ..engine.stages import Stages
     from ..mtp.suite import read_suite
     from ..mtp.suite_texts import SuiteSettings
     from .generate.session import opened, read_target
     from .generate.suite import longest, measure, tasks_of
     from .generate.suite_report import csv_rows, figure_of, record_of, tables_of
-    from .inputs import COMPILE_NOTE, Stages, closing_keys
+    from .inputs import COMPILE_NOTE, closing_keys
     from .plot import check_plot, draw
 
     if request.plot is not None:

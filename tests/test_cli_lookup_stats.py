@@ -172,7 +172,7 @@ def test_several_documents_are_joined(cli: Cli, smollm2: Path, tmp_path: Path) -
 
 def test_repeats_must_agree(stats: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that depends on what ran before, hidden by medians."""
-    from draftsmith.ngram.lookup import replay
+    from draftsmith.ngram.lookup import sweep as replay
 
     real, turns = replay.replay, iter(range(9))
 

@@ -169,7 +169,7 @@ def test_one_cache_is_open_at_a_time(stats: Cli, monkeypatch: pytest.MonkeyPatch
     import gc
     import weakref
 
-    from draftsmith.ngram.lookup import replay
+    from draftsmith.ngram.lookup import sweep as replay
 
     seen: list[Any] = []
     real = replay.replay

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ...engine.decode.generation import Generation
     from ...engine.decode.sampling import SamplingParams
     from ...engine.gguf.file import GgufMetadata
+    from ...engine.stages import Stages
     from ...engine.tokens.stop_strings import StopStream, StopStrings
     from ...engine.tokens.tokenizer import Tokenizer
     from ...engine.transformer.kv_cache import KvCache
     from ...engine.transformer.model import Model
-    from ..inputs import Stages
     from ..output import Output
     from .stream import Decoder, TextPrinter
 

@@ -10,10 +10,10 @@ from ...engine.errors import UsageError
 from .session import Plan, Session, Target
 
 if TYPE_CHECKING:
+    from ...engine.stages import Stages
     from ...mtp.suite import SuitePrompt
     from ...mtp.suite_texts import Measured, SuiteSettings
     from ..chat_options import ChatOptions
-    from ..inputs import Stages
     from ..output import Output
     from .mtp_drafting import Drafters
 

@@ -17,11 +17,11 @@ from .niah import counter, read_haystack
 
 if TYPE_CHECKING:
     from ...engine.chat.template import ChatTemplate
+    from ...engine.stages import Stages
     from ...engine.transformer.model import Model
     from ...prefill.calibration.calibrate import Findings, Question, Seen
     from ...prefill.scorers.attention import AttentionRule
     from ..generate.session import Target
-    from ..inputs import Stages
 
 N_DOCUMENTS, CONTEXT, WINDOW, N_SINK = 12, 2048, 256, 4
 _MARK = " *"
@@ -102,12 +102,13 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
     import numpy as np
 
     from ...engine.jit import CompileWatch
+    from ...engine.stages import Stages
     from ...engine.transformer.hparams import read_params
     from ...prefill.calibration.calibrate import Trials, candidates, questions
     from ...prefill.calibration.search import record_of
     from ...prefill.scorers.attention import AttentionRule
     from ..generate.session import opened, read_target
-    from ..inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
+    from ..inputs import COMPILE_NOTE, closing_keys, describe_files
     from .prompt import find_template
 
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:

@@ -11,11 +11,11 @@ from ..generate.session import BAR_AFTER_S, Session, Target
 
 if TYPE_CHECKING:
     from ...engine.gguf.file import GgufMetadata
+    from ...engine.stages import Stages
     from ...engine.transformer.model import Model
     from ...prefill.planning import Reader, ScorePlan
     from ...prefill.scorers.one_pass import Begun, OnePassScorer
     from ...prefill.scorers.scores import Scorer
-    from ..inputs import Stages
     from ..output import Output
 
 

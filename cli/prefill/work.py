@@ -16,11 +16,11 @@ from .options import PositionKind
 from .prompt import AskRequest
 
 if TYPE_CHECKING:
+    from ...engine.stages import Stages
     from ...prefill.pipeline import Choice, Settings
     from ...prefill.planning import ScorePlan, TargetFile
     from ..generate.mtp_drafting import Material
     from ..generate.session import Target
-    from ..inputs import Stages
     from .asking import AnswerRequest, AskedOnce
     from .models import Models
     from .niah import NiahRequest
@@ -105,8 +105,9 @@ class PrefillTexts:
 def run_prefill(request: PrefillRequest, out: Output) -> None:
     """Do what the command says and print the result."""
     from ...engine.jit import CompileWatch
+    from ...engine.stages import Stages
     from ..generate.session import warn_of_ends
-    from ..inputs import COMPILE_NOTE, Stages, closing_keys
+    from ..inputs import COMPILE_NOTE, closing_keys
     from .asking import AnswerRequest
     from .prompt import read_ask
     from .report import record_of, tables_of
@@ -142,8 +143,9 @@ def run_prefill(request: PrefillRequest, out: Output) -> None:
 def run_niah(request: PrefillRequest, out: Output) -> None:
     """Ask about needles and print the result, also of those before Ctrl-C."""
     from ...engine.jit import CompileWatch
+    from ...engine.stages import Stages
     from ...prefill.needles.figures import record_of
-    from ..inputs import COMPILE_NOTE, Stages, closing_keys
+    from ..inputs import COMPILE_NOTE, closing_keys
     from ..plot import check_plot, draw
     from .niah import make_tasks, measure
     from .niah_report import figure_of, tables_of

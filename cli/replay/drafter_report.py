@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from ...engine.stages import Stages
 from ...ngram.lookup.replay import draft_us_per_token
 from ..formats import number, size
 from ..generate.report import drafts_table
-from ..inputs import Stages
 from ..output import Table
 from ..plot import Figure, Panel, Point, Series
 from .advice import Advice

@@ -16,10 +16,10 @@ from .rows import Replaying
 
 if TYPE_CHECKING:
     from ...engine.gguf.file import GgufMetadata
+    from ...engine.stages import Stages
     from ...engine.tokens.tokenizer import Tokenizer
     from ...ngram.advice.step_curve import StepCurve
     from ...ngram.drafters.settings import DrafterSpec
-    from ..inputs import Stages
     from .advice import Advice
 
 
@@ -48,9 +48,10 @@ def stats(request: DrafterRequest, out: Output) -> None:
     from ...engine.host import n_usable_threads
     from ...engine.jit import CompileWatch
     from ...engine.models import resolve_model
+    from ...engine.stages import Stages
     from ...engine.tokens.tokenizer import load_tokenizer
     from ...ngram.advice.curve_files import read_curve
-    from ..inputs import COMPILE_NOTE, Stages, closing_keys, describe_files
+    from ..inputs import COMPILE_NOTE, closing_keys, describe_files
     from ..plot import check_plot
     from .advice import Paths, advise
     from .inputs import read_texts

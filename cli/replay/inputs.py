@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ...engine.gguf.file import GgufMetadata
+    from ...engine.stages import Stages
     from ...engine.tokens.tokenizer import Tokenizer
     from ...ngram.conversations.conversation import ReplayTexts
     from ...ngram.conversations.files import ChatFiles, ReadStats
     from ...ngram.conversations.search import FoundChats
     from ...ngram.corpus.documents import Corpus
     from ..chat_options import ChatOptions
-    from ..inputs import Stages
 
 
 # Places of bad conversations that a warning names; the record has more of them.

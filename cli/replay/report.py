@@ -8,14 +8,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ...engine.stages import Stages
 from ...ngram.lookup.replay import SOURCES, draft_us_per_token
+from ...ngram.lookup.sweep import SweepCell
 from ..formats import bar, number, size
 from ..generate.report import drafts_table
-from ..inputs import Stages
 from ..memory_report import ReplayMemory, replay_rows
 from ..output import Table
 from ..plot import Figure, Panel, Point, Series
-from .sweep import SweepCell
 
 SIZES = ("1", "2", "3", "4")
 # Of a sweep's table, what a narrow terminal can do without, from the first.

@@ -5,19 +5,16 @@ The text is tokenized once; a static cache is open only while its own rows are r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ..output import Output, WorkBar
+import numpy as np
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ...engine.tokens.tokenizer import Tokenizer
-    from ...ngram.cache.ngram_cache import NgramCache
-    from ...ngram.lookup.replay import ReplayStats
-    from ..inputs import Stages
+from ...engine.stages import Stages
+from ..cache.file import open_cache
+from ..cache.ngram_cache import NgramCache
+from .replay import ReplayStats, replay
+from .tables import bigrams_of_cache
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class SweepCell:
     runs: list[ReplayStats]
 
 
-class Caches:
+class SweepCaches:
     """The caches of a sweep: the dynamic one stays open, the static ones are opened in turn.
 
     All are opened once before any work, so that a damaged one is refused at once.
@@ -52,14 +49,15 @@ class Caches:
         self,
         statics: Sequence[str | None],
         dynamic: str | None,
-        tokenizer: Tokenizer,
         stages: Stages,
         *,
+        n_vocab: int,
+        fingerprint: bytes,
         verify: bool = False,
     ) -> None:
         self._verify = verify
-        self.n_vocab = tokenizer.n_vocab
-        self._fingerprint = tokenizer.fingerprint
+        self.n_vocab = n_vocab
+        self._fingerprint = fingerprint
         self._statics = statics
         self._stages = stages
         self.dynamic, self._dynamic_ms = self._open(dynamic, "dynamic")
@@ -83,8 +81,6 @@ class Caches:
 
     def _open_static(self, i: int) -> tuple[NgramCache | None, float]:
         """Open a static cache and index it once, as each replay will."""
-        from ...ngram.lookup.tables import bigrams_of_cache
-
         cache, open_ms = self._open(self._statics[i], "static")
         before = self._stages.seconds("index")
         with self._stages.stage("index"):
@@ -93,8 +89,6 @@ class Caches:
         return cache, open_ms + (self._stages.seconds("index") - before) * 1e3
 
     def _open(self, path: str | None, stage: str) -> tuple[NgramCache | None, float]:
-        from ...ngram.cache.file import open_cache
-
         before = self._stages.seconds(stage)
         with self._stages.stage(stage):
             cache = None
@@ -110,24 +104,36 @@ class Caches:
 
 def sweep(
     tokens: np.ndarray,
-    caches: Caches,
+    caches: SweepCaches,
     n_ctxs: Sequence[int],
     draft_maxes: Sequence[int],
     repeat: int,
-    out: Output,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> list[SweepCell]:
-    """Replay ``tokens`` (int32 [n]) ``repeat`` times for each combination, in the given order."""
+    """Replay ``tokens`` (int32 [n]) ``repeat`` times for each combination, in the given order.
+
+    Parameters
+    ----------
+    on_progress : told (tokens replayed, of all replays)
+    """
     cells = []
     each = repeat * len(draft_maxes)
     total = len(caches) * each * sum(_n_replayed(tokens, n_ctx) for n_ctx in n_ctxs)
-    with out.progress("replaying", unit="tokens") as bar:
-        work = WorkBar(bar, total)
-        for path, static, caches_ms in caches.opened():
-            for n_ctx in n_ctxs:
-                for draft_max in draft_maxes:
-                    runs = _replays(tokens, caches, static, n_ctx, draft_max, repeat, work)
-                    cells.append(SweepCell(path, caches_ms, runs))
-            static = None  # or it would stay open until the next one is
+    done = 0
+
+    def show(n: int, _: int) -> None:
+        if on_progress is not None:
+            on_progress(done + n, total)
+
+    for path, static, caches_ms in caches.opened():
+        for n_ctx in n_ctxs:
+            for draft_max in draft_maxes:
+                runs: list[ReplayStats] = []
+                for _ in range(repeat):
+                    runs.append(_replay(tokens, caches, static, n_ctx, draft_max, runs, show))
+                    done += _n_replayed(tokens, n_ctx)
+                cells.append(SweepCell(path, caches_ms, runs))
+        static = None  # or it would stay open until the next one is
     return cells
 
 
@@ -136,34 +142,28 @@ def _n_replayed(tokens: np.ndarray, n_ctx: int) -> int:
     return (tokens.size - 1) // n_ctx * n_ctx
 
 
-def _replays(
+def _replay(
     tokens: np.ndarray,
-    caches: Caches,
+    caches: SweepCaches,
     static: NgramCache | None,
     n_ctx: int,
     draft_max: int,
-    repeat: int,
-    work: WorkBar,
-) -> list[ReplayStats]:
-    """Replay some times; the counts are the same each time, the times are not."""
-    from ...ngram.lookup.replay import replay
-
-    runs: list[ReplayStats] = []
-    for _ in range(repeat):
-        run = replay(
-            tokens,
-            n_ctx=n_ctx,
-            draft_max=draft_max,
-            n_vocab=caches.n_vocab,
-            static=static,
-            dynamic=caches.dynamic,
-            on_progress=work.show,
-        )
-        work.settle(_n_replayed(tokens, n_ctx))
-        assert not runs or (run.n_drafted, run.n_accepted, run.n_rounds) == (
-            runs[0].n_drafted,
-            runs[0].n_accepted,
-            runs[0].n_rounds,
-        ), "two replays of one text differ"
-        runs.append(run)
-    return runs
+    before: Sequence[ReplayStats],
+    on_progress: Callable[[int, int], None],
+) -> ReplayStats:
+    """Replay once more; the counts are the same each time, the times are not."""
+    run = replay(
+        tokens,
+        n_ctx=n_ctx,
+        draft_max=draft_max,
+        n_vocab=caches.n_vocab,
+        static=static,
+        dynamic=caches.dynamic,
+        on_progress=on_progress,
+    )
+    assert not before or (run.n_drafted, run.n_accepted, run.n_rounds) == (
+        before[0].n_drafted,
+        before[0].n_accepted,
+        before[0].n_rounds,
+    ), "two replays of one text differ"
+    return run
