@@ -15,6 +15,7 @@ from draftsmith.engine.chat.template import ChatTemplate
 from draftsmith.engine.errors import UsageError
 from draftsmith.engine.gguf.file import GgufMetadata, read_metadata
 from draftsmith.engine.tokens.tokenizer import Tokenizer, load_tokenizer
+from draftsmith.prefill.prompt.document import ids_of_document, prompt_counter
 from draftsmith.prefill.prompt.parts import PromptParts
 from draftsmith.prefill.scorers.lexical import LexicalScorer
 from draftsmith.prefill.select import Refusal, Refused, Selection, select
@@ -400,3 +401,25 @@ def test_messages_that_a_template_changes(toy: GgufMetadata) -> None:
         assert documents_of(parts)[0] == old
         assert documents_of(parts)[-1] == f"{old} Why?"
         assert "in lines" not in "".join(documents_of(parts))
+
+
+@pytest.mark.parametrize("templated", [False, True])
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_ids_alone_are_those_of_the_parts(
+    real: Tokenizer, smollm2: Path, templated: bool, system: str | None
+) -> None:
+    """A prefill in full that reads another prompt than the one that was scored."""
+    template = ChatTemplate.of(read_metadata(smollm2)) if templated else None
+    parts = PromptParts.of_document(DOCUMENT, QUESTION, real, template, system=system)
+    ids = ids_of_document(DOCUMENT, QUESTION, real, template, system=system)
+    assert ids.tolist() == parts.ids.tolist()
+
+
+@pytest.mark.parametrize("templated", [False, True])
+def test_counter_is_near_the_truth(real: Tokenizer, smollm2: Path, templated: bool) -> None:
+    """A template that is not counted, or counted with each piece."""
+    template = ChatTemplate.of(read_metadata(smollm2)) if templated else None
+    count = prompt_counter(real, template)
+    exact = ids_of_document(DOCUMENT, QUESTION, real, template).size
+    assert abs(count(DOCUMENT, QUESTION, "") - exact) <= 4
+    assert count(DOCUMENT, QUESTION, "It is") - count(DOCUMENT, QUESTION, "") == 2

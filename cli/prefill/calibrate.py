@@ -13,7 +13,7 @@ from ..formats import number
 from ..generate.session import RunRequest
 from ..options import CTX_MOST, numbers
 from ..output import Output, Table
-from .niah import counter, read_haystack
+from .niah import read_haystack
 
 if TYPE_CHECKING:
     from ...engine.chat.template import ChatTemplate
@@ -106,6 +106,7 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
     from ...engine.transformer.hparams import read_params
     from ...prefill.calibration.calibrate import Trials, candidates, questions
     from ...prefill.calibration.search import record_of
+    from ...prefill.prompt.document import prompt_counter
     from ...prefill.scorers.attention import AttentionRule
     from ..generate.session import opened, read_target
     from ..inputs import COMPILE_NOTE, closing_keys, describe_files
@@ -124,7 +125,7 @@ def run_calibrate(request: CalibrateRequest, out: Output) -> None:
             read_haystack(
                 request.haystack, target.tokenizer, request.context, target.sampling.seed, out
             ),
-            counter(target.tokenizer, template),
+            prompt_counter(target.tokenizer, template),
             n_documents=request.n_documents,
             context=request.context,
             seed=target.sampling.seed,

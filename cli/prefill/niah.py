@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,6 @@ from ...engine.errors import InputEmpty, UsageError
 from ..options import CTX_MOST, GRID_MOST, numbers, too_many
 
 if TYPE_CHECKING:
-    from ...engine.chat.template import ChatTemplate
     from ...engine.tokens.tokenizer import Tokenizer
     from ...prefill.needles.figures import JudgedAnswer
     from ...prefill.needles.niah import Haystack, Probe
@@ -135,6 +134,7 @@ def make_tasks(
     UsageError : a context that is too short
     """
     from ...prefill.needles.niah import Probes
+    from ...prefill.prompt.document import prompt_counter
     from .asking import AnswerRequest
     from .prompt import Ask, find_template
 
@@ -142,7 +142,7 @@ def make_tasks(
     template = find_template(target, options, out)
     seed = target.sampling.seed
     haystack = read_haystack(request.haystack, tokenizer, max(request.contexts), seed, out)
-    probes = Probes(haystack, counter(tokenizer, template), seed)
+    probes = Probes(haystack, prompt_counter(tokenizer, template), seed)
     tasks = []
     for kind in request.kinds:
         for context in request.contexts:
@@ -217,18 +217,6 @@ def _read_part(name: str, seed: int, out: Output) -> str:
             f"{part.start} on are used, drawn by the seed {seed}"
         )
     return part.data.decode()
-
-
-def counter(tokenizer: Tokenizer, template: ChatTemplate | None) -> Callable[[str, str, str], int]:
-    """What counts the tokens of a prompt of (document, question, beginning of the answer)."""
-    from .prompt import Ask
-
-    around = int(Ask(tokenizer, template, "x", "x").ids().size)
-
-    def count(*pieces: str) -> int:
-        return around + sum(tokenizer.encode(piece).size for piece in pieces)
-
-    return count
 
 
 def measure(

@@ -129,17 +129,14 @@ class Ask:
 
     def ids(self) -> np.ndarray:
         """The prompt alone, int32 [n], as a prefill in full needs it."""
-        from ...prefill.prompt.parts import SEPARATOR
+        from ...prefill.prompt.document import ids_of_document
 
-        content = f"{self.document}{SEPARATOR}{self.question}"
-        if self.template is None:
-            return self.tokenizer.encode(content)
-        messages = list(self.messages)
-        if not messages:
-            messages = [{"role": "user", "content": content}]
-            if self.system is not None:
-                messages.insert(0, {"role": "system", "content": self.system})
-        return self.template.encode(self.template.render(messages), self.tokenizer)
+        if self.messages:
+            assert self.template is not None
+            return self.template.encode(self.template.render(self.messages), self.tokenizer)
+        return ids_of_document(
+            self.document, self.question, self.tokenizer, self.template, system=self.system
+        )
 
 
 def read_ask(request: AskRequest, target: Target, out: Output) -> Ask:

@@ -1,6 +1,6 @@
 """What became of prompts with needles, and the figures of many of them.
 
-found = [Found.of(probe, choice, keep, text=answer_text) for ...]
+found = [JudgedAnswer.of(probe, choice, keep, text=answer_text) for ...]
 print(record_of(found)["by_kind"])
 """
 

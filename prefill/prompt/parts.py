@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from ...engine.chat.template import ChatTemplate
 from ...engine.tokens.detokenise import token_piece
 from ...engine.tokens.tokenizer import Tokenizer
+from .document import SEPARATOR, document_messages
 from .question import Source
 from .question_turns import find_asked
 from .spans import TokenSpans
 from .turns import Message, Turn, find_turns
 
 CHUNK = 32  # tokens
-SEPARATOR = "\n\n"
 
 Span = tuple[int, int]
 
@@ -80,9 +80,7 @@ class PromptParts:
             spans = [(0, cut[0])], (cut[1], len(content))
             parts = _parts(content, tokenizer.encode(content), tokenizer, *spans)
             return replace(parts, question_text=question)
-        messages = [{"role": "user", "content": content}]
-        if system is not None:
-            messages.insert(0, {"role": "system", "content": system})
+        messages = document_messages(content, system)
         text = template.render(messages)
         ids = template.encode(text, tokenizer)
         turns = [turn for turn in find_turns(text, messages, template, {}) if turn.role == "user"]
