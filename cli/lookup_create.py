@@ -136,11 +136,10 @@ def create(request: CountRequest, out: Output) -> None:
     """Do what the command says and print the result."""
     start_ns = time.perf_counter_ns()
     from ..engine.atomic_file import check_writable
-    from ..engine.gguf.file import read_metadata
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
     from ..engine.stages import Stages
-    from ..engine.tokens.tokenizer import load_tokenizer
+    from ..engine.tokens.tokenizer import open_tokenizer
     from ..ngram.cache.file import write_cache
     from ..ngram.cache.run_files import check_space
     from .inputs import COMPILE_NOTE, closing_keys, describe_corpus, refuse_text_and_field
@@ -157,8 +156,7 @@ def create(request: CountRequest, out: Output) -> None:
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         with stages.stage("load"):
-            metadata = read_metadata(model)
-            tokenizer = load_tokenizer(model, metadata)
+            metadata, tokenizer = open_tokenizer(model)
         done, text_keys = counted(request, corpus, metadata, tokenizer, stages, out)
         cache = done.cache
         if request.format == "llama.cpp" and not cache.n_entries:

@@ -188,12 +188,11 @@ def _stats_of_drafters(request: DrafterRequest, out: Output) -> None:
 
 def stats(request: SweepRequest, out: Output) -> None:
     """Do what the command says and print the result."""
-    from ..engine.gguf.file import read_metadata
     from ..engine.host import n_usable_threads
     from ..engine.jit import CompileWatch
     from ..engine.models import resolve_model
     from ..engine.stages import Stages
-    from ..engine.tokens.tokenizer import load_tokenizer
+    from ..engine.tokens.tokenizer import open_tokenizer
     from ..ngram.corpus.documents import open_corpus
     from ..ngram.lookup.sweep import SweepCaches, sweep
     from .inputs import (
@@ -225,8 +224,7 @@ def stats(request: SweepRequest, out: Output) -> None:
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         with stages.stage("load"):
-            metadata = read_metadata(model)
-            tokenizer = load_tokenizer(model, metadata)
+            metadata, tokenizer = open_tokenizer(model)
         stages.keep_memory("program")
         n_ctxs = [chunk_tokens(wanted, metadata, out) for wanted in request.n_ctxs]
         caches = SweepCaches(

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ..engine.errors import UsageError
-from ..engine.gguf.file import GgufMetadata, read_metadata
+from ..engine.gguf.file import GgufMetadata
 from ..engine.gguf.identity import Identity, Kinship
 from ..engine.gguf.kinds import check_has_weights
 from ..engine.models import resolve_model
-from ..engine.tokens.tokenizer import Tokenizer, load_tokenizer
+from ..engine.tokens.tokenizer import Tokenizer, open_tokenizer
 from ..engine.transformer.hparams import ModelParams, read_params
 from .score_request import ScoreRequest, ScorerKind
 from .scorers.attention import AttentionRule, check_heads
@@ -146,8 +146,7 @@ def _find_reader(request: ScoreRequest, target: TargetFile) -> Reader:
         params = read_params(metadata, tokenizer.n_vocab)
         return Reader(metadata, tokenizer, params, is_target=True, same_ids=True)
     path = resolve_model(request.model)
-    own = read_metadata(path)
-    own_tokenizer = load_tokenizer(path, own)
+    own, own_tokenizer = open_tokenizer(path)
     check_has_weights(own)
     params = read_params(own, own_tokenizer.n_vocab)
     same_ids = own_tokenizer.fingerprint == tokenizer.fingerprint

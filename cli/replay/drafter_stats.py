@@ -44,12 +44,11 @@ def specs_of(drafters: Sequence[str], *, upstream_exact: bool) -> list[DrafterSp
 
 def stats(request: DrafterRequest, out: Output) -> None:
     """Do what the command says and print the result."""
-    from ...engine.gguf.file import read_metadata
     from ...engine.host import n_usable_threads
     from ...engine.jit import CompileWatch
     from ...engine.models import resolve_model
     from ...engine.stages import Stages
-    from ...engine.tokens.tokenizer import load_tokenizer
+    from ...engine.tokens.tokenizer import open_tokenizer
     from ...ngram.advice.curve_files import read_curve
     from ..inputs import COMPILE_NOTE, closing_keys, describe_files
     from ..plot import check_plot
@@ -66,8 +65,7 @@ def stats(request: DrafterRequest, out: Output) -> None:
     with CompileWatch(on_first=lambda: out.note(COMPILE_NOTE)) as watch:
         stages = Stages(watch)
         with stages.stage("load"):
-            metadata = read_metadata(model)
-            tokenizer = load_tokenizer(model, metadata)
+            metadata, tokenizer = open_tokenizer(model)
         stages.keep_memory("program")
         replaying = _replaying(request, metadata, tokenizer, curve, stages)
         named = [path for path in (request.static, request.dynamic) if path is not None]

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..gguf.file import GgufMetadata, read_metadata
+from ..gguf.file import GgufMetadata
 from ..gguf.kinds import check_has_weights
 from ..tokens.stop_tokens import eog_ids
-from ..tokens.tokenizer import Tokenizer, load_tokenizer
+from ..tokens.tokenizer import Tokenizer, open_tokenizer
 from ..transformer.hparams import ModelParams, read_params
 from ..transformer.model import Model
 from .generate import generate
@@ -52,8 +52,7 @@ def read_model_file(path: Path) -> ModelFile:
     ------
     ModelNotGguf, ModelDamaged, ModelUnsupported, ... : the file
     """
-    metadata = read_metadata(path)
-    tokenizer = load_tokenizer(path, metadata)
+    metadata, tokenizer = open_tokenizer(path)
     check_has_weights(metadata)
     params = read_params(metadata, tokenizer.n_vocab)
     return ModelFile(

@@ -265,3 +265,9 @@ def load_tokenizer(path: Path | str, metadata: GgufMetadata | None = None) -> To
         if str(path) not in error.message:
             error.message = f"{path}: {error.message}"
         raise
+
+
+def open_tokenizer(path: Path) -> tuple[GgufMetadata, Tokenizer]:
+    """Read a model's metadata and its tokenizer; raises as ``read_metadata`` and as that."""
+    metadata = read_metadata(path)
+    return metadata, load_tokenizer(path, metadata)
