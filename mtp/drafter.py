@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import InputMalformed, UsageError
-from ..engine.transformer.forward_kernels import N_BLOCK
+from ..engine.transformer.forward_kernels import N_BLOCK, Cache, Layers
 from ..engine.transformer.kv_cache import KvCache
 from ..engine.transformer.model import (
     BATCH,
@@ -106,7 +106,9 @@ class MtpDrafter:
         """float32 [n, n_draft]: what the last draft's tokens were drawn from; else [0, n_draft]."""
         n = self.confidences.size if self._is_drawn else 0
         return (
-            self._out.q[:n, : self.head.n_draft] if n else np.empty((0, self.d2t.size), np.float32)
+            self._out.draft.q[:n, : self.head.n_draft]
+            if n
+            else np.empty((0, self.d2t.size), np.float32)
         )
 
     def proposals(self, n: int) -> tuple[NDArray[np.int32], NDArray[np.float32]] | None:
@@ -253,8 +255,8 @@ class MtpDrafter:
         first = min(self._n_cached, self._n - 1)
         n_drafted = self._run(first, self._n - first, n)
         self._n_cached = self._n
-        self.confidences = self._out.confidences[:n_drafted].copy()
-        return self._out.drafted[:n_drafted]
+        self.confidences = self._out.draft.confidences[:n_drafted].copy()
+        return self._out.draft.tokens[:n_drafted]
 
     def _run(self, first: int, n_true: int, n_steps: int) -> int:
         """Make entries ``first`` to first + n_true - 1, and draft; returns how many tokens."""
@@ -263,7 +265,7 @@ class MtpDrafter:
             self._out = _Out(self.head, max(n_steps, 2 * self._out.n_most), self._is_drawn)
             self._calls.clear()
         if self._is_drawn:
-            self._out.uniforms[:n_steps] = self._random.random(n_steps)
+            self._out.draft.uniforms[:n_steps] = self._random.random(n_steps)
         n_rows = max(n_true, self.head.n_heads)
         call = self._call(_FEW if n_rows <= _FEW else max(n_rows, BATCH))
         plan = self._plan
@@ -294,17 +296,19 @@ class _Out:
 
     def __init__(self, head: MtpHead, n_most: int, is_drawn: bool) -> None:
         self.n_most = n_most
-        self.drafted = np.zeros(n_most, np.int32)
-        self.confidences = np.zeros(n_most, np.float32)
-        self.uniforms = np.zeros(n_most, np.float64)
-        self.q = np.zeros((n_most, _padded(head.n_draft)) if is_drawn else (1, 0), np.float32)
+        self.draft = kernels.Draft(
+            np.zeros(n_most, np.int32),
+            np.zeros(n_most, np.float32),
+            np.zeros(n_most, np.float64),
+            np.zeros((n_most, _padded(head.n_draft)) if is_drawn else (1, 0), np.float32),
+        )
 
 
 class _Call:
     """The buffers of passes of up to ``n_rows`` tokens, and all arguments of the kernel."""
 
     def __init__(self, drafter: MtpDrafter, n_rows: int) -> None:
-        head, out = drafter.head, drafter._out
+        head = drafter.head
         model, params = head.model, head.params
         scratch = Scratch(params, n_rows, drafter.n_ctx, model.n_threads)
         self.sync = scratch.sync
@@ -317,35 +321,39 @@ class _Call:
         def floats(*shape: int) -> NDArray[np.float32]:
             return np.zeros(shape, np.float32)
 
+        kinds = np.zeros(head.n_heads, np.int64)
         self.arguments = (
             scratch.sync,
-            (head.arena, head.slots, model.arena, model.slots, head.embeddings),
+            kernels.Heads(
+                Layers(head.arena, head.slots, kinds, model.reals),
+                model.layers(),
+                head.embeddings,
+                head.d2t,
+            ),
             drafter._plan,
             drafter._odds,
-            np.zeros(head.n_heads, np.int64),
             sizes,
-            model.reals,
-            drafter._text,
-            (drafter._hidden, drafter._features),
-            head.d2t,
-            out.drafted,
-            out.confidences,
-            out.uniforms,
-            out.q,
-            floats(head.n_heads, params.n_embd),
-            floats(n_rows, params.n_embd),
-            drafter._turns,
-            drafter._lows,
-            np.arange(drafter.n_ctx, dtype=np.int64),
-            drafter._cache.keys,
-            drafter._cache.values,
-            activations(n_rows, n_wide),
-            scratch.work,
-            scratch.parts,
-            scratch.rooms,
+            kernels.Text(
+                drafter._text,
+                drafter._hidden,
+                drafter._features,
+                drafter._turns,
+                drafter._lows,
+                np.arange(drafter.n_ctx, dtype=np.int64),
+            ),
+            drafter._out.draft,
+            kernels.Room(
+                floats(head.n_heads, params.n_embd),
+                floats(n_rows, params.n_embd),
+                activations(n_rows, n_wide),
+                floats(1, n_logits),
+                kernels.Choice(
+                    floats(n_logits), floats(n_blocks), floats(2, n_blocks), np.zeros(1, np.int64)
+                ),
+            ),
+            Cache(drafter._cache.keys, drafter._cache.values),
+            scratch.buffers,
             captures_of(params, None, 0)[1],
-            floats(1, n_logits),
-            (floats(n_logits), floats(n_blocks), floats(2, n_blocks), np.zeros(1, np.int64)),
         )
 
 

@@ -7,9 +7,11 @@ nor on how the text was cut into rounds. docs/mtp.md tells what goes where.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from ..engine.transformer.dequant_kernels import dequantise_rows
 from ..engine.transformer.forward_kernels import (
@@ -23,6 +25,9 @@ from ..engine.transformer.forward_kernels import (
     N_TOKENS,
     OFFSET,
     SOFTCAP,
+    Activations,
+    Layers,
+    Seen,
     add_bias,
     matmul,
     norm_row,
@@ -36,7 +41,7 @@ from ..engine.transformer.tile_kernels import barrier, float_of_half, row_exp, r
 # See forward_kernels.
 BUILT_ON = {
     "engine.transformer.dequant_kernels": "ca4a01d0",
-    "engine.transformer.forward_kernels": "e3946496",
+    "engine.transformer.forward_kernels": "fbb37297",
     "engine.transformer.tile_kernels": "2b817fce",
 }
 
@@ -53,6 +58,54 @@ P_MIN, INVERSE_TEMPERATURE, EMBD_SCALE, N_ODDS = range(4)
 
 BLOCK = 128  # logits that are summed at a time; the sums are added in order
 F32, F16, BF16 = 0, 1, 30  # ggml's numbers of the types that are not quantised
+
+
+class Heads(NamedTuple):
+    """The weights of a chain of heads, and of the trunk."""
+
+    layers: Layers  # a block each; slots has a second half, a row a head
+    trunk: Layers
+    table: NDArray[np.uint8]  # [rows, bytes], embeddings
+    d2t: NDArray[np.int32]  # [n_draft], the tokens that can be drafted
+
+
+class Text(NamedTuple):
+    """The text so far, and what the trunk made of it."""
+
+    tokens: NDArray[np.int32]  # [n_ctx + 1]
+    hidden: NDArray[np.float32]  # [n_ctx, n_embd]
+    features: NDArray[np.float32]  # [k, n_ctx, n_embd]
+    turns: NDArray[np.float32]  # [n_ctx, 2, n_rot / 2]
+    lows: NDArray[np.int64]  # [2, rows], the first slot that holds a key
+    highs: NDArray[np.int64]  # [n_ctx], 0, 1, 2 ...
+
+
+class Draft(NamedTuple):
+    """What is drafted; plan[N_DRAFTED] of each are filled. Rows for N_STEPS or more."""
+
+    tokens: NDArray[np.int32]
+    confidences: NDArray[np.float32]
+    uniforms: NDArray[np.float64]  # in: from [0, 1), where tokens are drawn
+    q: NDArray[np.float32]  # [N_STEPS, padded n_draft], what they were drawn from; else [1, 0]
+
+
+class Choice(NamedTuple):
+    """What a token is chosen in."""
+
+    weights: NDArray[np.float32]  # [padded n_draft]
+    tops: NDArray[np.float32]  # [blocks]
+    sums: NDArray[np.float32]  # [2, blocks]
+    picked: NDArray[np.int64]  # [1]
+
+
+class Room(NamedTuple):
+    """What a draft works in, besides the engine's buffers."""
+
+    chain: NDArray[np.float32]  # [heads, n_embd], the heads' own hidden states
+    x: NDArray[np.float32]  # [rows, n_embd]
+    inputs: Activations  # [rows, what goes into a block]
+    logits: NDArray[np.float32]  # [1, padded n_draft]
+    choice: Choice
 
 
 # --------------------------------------------------------------------------------------------------
@@ -85,9 +138,10 @@ def embed(kind, table, row, scale, out):
 
 
 @njit(**INNER)
-def fill_trunk_row(arena, extras, hidden, features, p, eps, is_normed, row):
+def fill_trunk_row(arena, extras, text, p, eps, is_normed, row):
     """After the embedding's part: position p's hidden state of the trunk and its features."""
     stay_out()
+    hidden, features = text.hidden, text.features
     n = hidden.shape[1]
     part = row[n : 2 * n]
     if is_normed:
@@ -102,41 +156,38 @@ def fill_trunk_row(arena, extras, hidden, features, p, eps, is_normed, row):
 
 
 @njit(**INNER)
-def enter(tid, n_threads, meet, weights, plan, odds, reals, text, states, draft, inputs, y, x, head,
-          first, n_rows, step):  # fmt: skip
-    """Make x [n_rows, n_embd] of the tokens from position ``first`` on; a thread's part.
+def enter(tid, n_threads, meet, heads, plan, odds, text, drafted, room, y, head, first, n_rows,
+          step):  # fmt: skip
+    """Make room's x [n_rows, n_embd] of the tokens from position ``first`` on; a thread's part.
 
     ``step``: 0 for tokens of the text; else the rows are the draft's last n_rows tokens before that
     step, with the head's own hidden states.
     """
     stay_out()
-    arena, slots, _, _, table = weights
-    hidden, features = states
-    drafted, chain = draft
+    arena, slots, eps = heads.layers.arena, heads.layers.slots, heads.layers.reals[EPS]
+    chain, x, inputs = room.chain, room.x, room.inputs
+    n_features = text.features.shape[0]
     extras = slots[slots.shape[0] // 2 + head]
     n = x.shape[1]
     start, stop = share(n_rows, tid, n_threads)
-    width = 2 * n if step else (2 + features.shape[0]) * n
+    width = 2 * n if step else (2 + n_features) * n
     for r in range(start, stop):
         place = step - n_rows + r
-        token = drafted[place] if step else text[first + r]
-        row = inputs[0][r]
+        token = drafted[place] if step else text.tokens[first + r]
+        row = inputs.floats[r]
         embed(
-            plan[EMBEDDING_TYPE], table, head * plan[TABLE_ROWS] + token, odds[EMBD_SCALE],
+            plan[EMBEDDING_TYPE], heads.table, head * plan[TABLE_ROWS] + token, odds[EMBD_SCALE],
             x[r : r + 1],
         )  # fmt: skip
-        norm_row(x[r], vector_of(arena, extras[ENORM]), reals[EPS], row[:n])
+        norm_row(x[r], vector_of(arena, extras[ENORM]), eps, row[:n])
         if step:
             own = chain[place % chain.shape[0]]
-            norm_row(own, vector_of(arena, extras[HNORM]), reals[EPS], row[n : 2 * n])
+            norm_row(own, vector_of(arena, extras[HNORM]), eps, row[n : 2 * n])
         else:
-            fill_trunk_row(
-                arena, extras, hidden, features, first + r - 1, reals[EPS], plan[IS_NORMED] != 0,
-                row,
-            )  # fmt: skip
+            fill_trunk_row(arena, extras, text, first + r - 1, eps, plan[IS_NORMED] != 0, row)
     quantise(inputs, start, stop, 0, width)
     barrier(meet, n_threads)
-    is_first = step == 0 and features.shape[0] > 0
+    is_first = step == 0 and n_features > 0
     matmul(arena, extras[EH_FIRST if is_first else EH_PROJ], inputs, n_rows, y, tid, n_threads)
     barrier(meet, n_threads)
     for r in range(start, stop):
@@ -149,16 +200,15 @@ def enter(tid, n_threads, meet, weights, plan, odds, reals, text, states, draft,
 
 
 @njit(**INNER)
-def leave(tid, n_threads, meet, weights, plan, sizes, reals, x, act, own, logits):
+def leave(tid, n_threads, meet, heads, plan, head, x, act, own, logits):
     """Logits of x's first row, and the hidden state that a next step gets; a thread's part."""
     stay_out()
-    arena, slots, trunk_arena, trunk_slots, _ = weights
-    head = sizes[FIRST_LAYER]
+    arena, slots, eps = heads.layers.arena, heads.layers.slots, heads.layers.reals[EPS]
     extras = slots[slots.shape[0] // 2 + head]
     n = x.shape[1]
     if tid == 0:
-        norm_row(x[0], vector_of(arena, extras[HEAD_NORM]), reals[EPS], act[0][0, :n])
-        source = act[0][0] if plan[IS_NORMED] else x[0]
+        norm_row(x[0], vector_of(arena, extras[HEAD_NORM]), eps, act.floats[0, :n])
+        source = act.floats[0] if plan[IS_NORMED] else x[0]
         for i in range(n):
             own[i] = source[i]
         quantise(act, 0, 1, 0, n)
@@ -166,8 +216,8 @@ def leave(tid, n_threads, meet, weights, plan, sizes, reals, x, act, own, logits
     if extras[OUTPUT, OFFSET] >= 0:
         matmul(arena, extras[OUTPUT], act, 1, logits, tid, n_threads)
     else:
-        slot = trunk_slots[trunk_slots.shape[0] - 1, HEAD]
-        matmul(trunk_arena, slot, act, 1, logits, tid, n_threads)
+        slot = heads.trunk.slots[heads.trunk.slots.shape[0] - 1, HEAD]
+        matmul(heads.trunk.arena, slot, act, 1, logits, tid, n_threads)
     barrier(meet, n_threads)
     if extras[OUTPUT_BIAS, OFFSET] >= 0:
         start, stop = share(plan[N_DRAFT], tid, n_threads)
@@ -233,13 +283,13 @@ def place_drawn(row, sums, n_blocks, uniform):
 
 
 @njit(**INNER)
-def choose(tid, n_threads, meet, plan, odds, cap, row, room, uniform, q):
+def choose(tid, n_threads, meet, plan, odds, cap, row, choice, uniform, q):
     """The place of the drafted token and the probability of the top one, the same in all threads.
 
     ``q`` float32 [padded n_draft]: its probabilities where it is drawn, and may be empty else.
     """
     stay_out()
-    weights, tops, sums, picked = room
+    weights, tops, sums, picked = choice.weights, choice.tops, choice.sums, choice.picked
     n_blocks = (row.size + BLOCK - 1) // BLOCK
     first, last = share(n_blocks, tid, n_threads)
     find_tops(row, plan[N_DRAFT], cap, first, last, tops)
@@ -272,30 +322,18 @@ def choose(tid, n_threads, meet, plan, odds, cap, row, room, uniform, q):
 
 
 @njit(**KERNEL)
-def run_draft(tid, n_threads, sync, weights, plan, odds, kinds, sizes_in, reals, text, states,
-              d2t, drafted, confidences, uniforms, q, chain, x, turns, lows, highs, keys, values,
-              inputs, work, parts, rooms, captures, logits, room):  # fmt: skip
+def run_draft(tid, n_threads, sync, heads, plan, odds, sizes_in, text, draft, room, cache, buffers,
+              captures):  # fmt: skip
     """Catch up with the text, then draft; a thread's part.
 
     Parameters
     ----------
-    sync : int64 [1 + heads], zeros, as ``run_layers`` has it
-    weights : arena, slots (the blocks' rows, then the heads'); the trunk's; embedding table
+    sync : int64 [1 + heads], zeros; that, cache, buffers and captures are those of ``run_layers``
     plan, odds : int64 [N_PLAN], float32 [N_ODDS]
-    text : int32 [n_ctx + 1]
-    states : of the trunk, float32: hidden [n_ctx, n_embd] and features [k, n_ctx, n_embd]
-    d2t : int32 [n_draft]
-    drafted, confidences : out, int32 and float32 [N_STEPS or more]; plan[N_DRAFTED] are filled
-    uniforms : float64 [N_STEPS or more], from [0, 1), where tokens are drawn
-    q : out, float32 [N_STEPS, padded n_draft], what they were drawn from; else [1, 0]
-    chain : float32 [heads, n_embd], the heads' own hidden states
-    turns : float32 [n_ctx, 2, n_rot / 2]; highs : int64 [n_ctx], 0, 1, 2 ...
-    lows : int64 [2, rows], the first slot that holds a key
-    logits : float32 [1, padded n_draft]
-    room : float32 [padded n_draft], [blocks], [2, blocks], int64 [1]
     """
     meet = sync.ctypes.data
     sizes = sizes_in.copy()
+    work, chain, reals = buffers.work, room.chain, heads.layers.reals
     n_heads = chain.shape[0]
     last = np.empty(1, np.int64)
     first, n_true, n_steps = plan[FIRST], plan[N_TRUE], plan[N_STEPS]
@@ -312,8 +350,8 @@ def run_draft(tid, n_threads, sync, weights, plan, odds, kinds, sizes_in, reals,
             sync[1 + head] = 0
         barrier(meet, n_threads)
         enter(
-            tid, n_threads, meet, weights, plan, odds, reals, text, states, (drafted, chain),
-            inputs, work[8], x, head, at, n_rows, step,
+            tid, n_threads, meet, heads, plan, odds, text, draft.tokens, room, work.y, head, at,
+            n_rows, step,
         )  # fmt: skip
         last[0] = n_rows - 1
         kept = last[: 1 if goes_on else 0]
@@ -321,24 +359,24 @@ def run_draft(tid, n_threads, sync, weights, plan, odds, kinds, sizes_in, reals,
         sizes[LAST_LAYER] = head + 1
         sizes[N_TOKENS] = n_rows
         sizes[CUT] = n_rows > kept.size
+        turns = text.turns[at : at + n_rows].reshape(1, n_rows, 2, text.turns.shape[2])
         run_layers(
-            tid, n_threads, sync, weights[0], weights[1], kinds, sizes, reals, x,
-            turns[at : at + n_rows].reshape(1, n_rows, 2, turns.shape[2]), lows,
-            highs[at : at + n_rows], kept, keys, values, work, parts, rooms, captures,
+            tid, n_threads, sync, heads.layers, sizes, room.x, turns,
+            Seen(text.lows, text.highs[at : at + n_rows], kept), cache, buffers, captures,
         )  # fmt: skip
         if not goes_on:
             continue
         leave(
-            tid, n_threads, meet, weights, plan, sizes, reals, x, work[0], chain[step % n_heads],
-            logits,
+            tid, n_threads, meet, heads, plan, head, room.x, work.act, chain[step % n_heads],
+            room.logits,
         )  # fmt: skip
         place, confidence = choose(
-            tid, n_threads, meet, plan, odds, reals[SOFTCAP], logits[0], room, uniforms[step],
-            q[step % q.shape[0]],
+            tid, n_threads, meet, plan, odds, reals[SOFTCAP], room.logits[0], room.choice,
+            draft.uniforms[step], draft.q[step % draft.q.shape[0]],
         )  # fmt: skip
         if not confidence >= odds[P_MIN]:  # nor with NaN
             break
         if tid == 0:
-            drafted[step] = d2t[place]
-            confidences[step] = confidence
+            draft.tokens[step] = heads.d2t[place]
+            draft.confidences[step] = confidence
             plan[N_DRAFTED] = step + 1

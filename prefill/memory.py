@@ -121,7 +121,7 @@ def comparing_bytes(projection: Projection, n_text: int) -> int:
 
 def _scratch_bytes(params: ModelParams, n_ctx: int, n_threads: int) -> int:
     scratch = Scratch(params, BATCH, n_ctx, n_threads)
-    return sum(_sizes((scratch.work, scratch.parts, scratch.rooms)))
+    return sum(_sizes(scratch.buffers))
 
 
 def _sizes(values: Iterable[Any]) -> Iterable[int]:

@@ -6,9 +6,11 @@ of any split give the same bits. docs/engine.md draws the arrays.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from .tile_kernels import (
     HAS_VNNI,
@@ -61,6 +63,94 @@ KERNEL = {"nogil": True, "cache": True, "error_model": "numpy"}
 INNER = {**KERNEL, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 # Called in one place: compiled there only.
 PART = {"inline": "always", "error_model": "numpy"}
+
+
+class Layers(NamedTuple):
+    """Packed weights: a layer each in slots and kinds, and what holds for all."""
+
+    arena: NDArray[np.uint8]
+    slots: NDArray[np.int64]  # [layers, N_SLOTS, N_PLACES]; Model has a last row of no layer
+    kinds: NDArray[np.int64]  # [layers], 1 where a layer is local
+    reals: NDArray[np.float32]
+
+
+class Activations(NamedTuple):
+    """Rows of floats, and what ``quantise`` makes of them; columns n, or blocks of 32 of them."""
+
+    floats: NDArray[np.float32]  # [rows, n]
+    x8: NDArray[np.int8]  # [rows, 32 * blocks]
+    x16: NDArray[np.int16]  # [rows, 32 * blocks]
+    d: NDArray[np.float32]  # [rows, blocks], scales
+    s: NDArray[np.float32]  # [rows, blocks], sums of blocks
+    h: NDArray[np.float32]  # [rows, 2 * blocks], of their halves
+    z: NDArray[np.int32]  # [rows, blocks], sums of the integers themselves, times -128
+
+
+class Work(NamedTuple):
+    """What a layer computes of a batch's tokens, a row each; float32, columns padded."""
+
+    act: Activations  # of n_embd
+    wide: Activations  # of the widest
+    q: NDArray[np.float32]
+    k: NDArray[np.float32]
+    v: NDArray[np.float32]
+    attended: NDArray[np.float32]
+    gate: NDArray[np.float32]
+    up: NDArray[np.float32]
+    y: NDArray[np.float32]
+
+
+class Parts(NamedTuple):
+    """Attention's results by task, not yet divided by their weights."""
+
+    outs: NDArray[np.float32]  # [tasks, rows, padded d_head]
+    tops: NDArray[np.float32]  # [tasks, rows]
+    weights: NDArray[np.float32]  # [tasks, rows]
+
+
+class Room(NamedTuple):
+    """What a thread attends in; with a first axis of threads, that of all."""
+
+    rows: NDArray[np.float32]  # [rows, d_head], queries
+    lows: NDArray[np.int64]  # [rows], slots that they see
+    highs: NDArray[np.int64]
+    scores: NDArray[np.float32]  # [rows, SPLIT]
+    outs: NDArray[np.float32]  # [rows, padded d_head], of one split
+    tops: NDArray[np.float32]  # [rows]
+    sums: NDArray[np.float32]  # [rows]
+
+
+class Buffers(NamedTuple):
+    """All that a pass works in."""
+
+    work: Work
+    parts: Parts
+    rooms: Room
+
+
+class Cache(NamedTuple):
+    """Keys and values, float16 bits, as ``KvCache`` holds them; of all layers, or of one."""
+
+    keys: NDArray[np.uint16]
+    values: NDArray[np.uint16]
+
+
+class Seen(NamedTuple):
+    """Which slots the tokens of a batch see, and which tokens go on to the end of the pass."""
+
+    lows: NDArray[np.int64]  # [2, n_tokens], first slots, in layers that are not local and that are
+    highs: NDArray[np.int64]  # [n_tokens], last slots: the tokens' own
+    kept: NDArray[np.int64]  # rows, ascending
+
+
+class Captures(NamedTuple):
+    """What is taken out of the layers on the way."""
+
+    hidden_place: NDArray[np.int64]  # [layers], where in hidden; -1 for none
+    query_place: NDArray[np.int64]  # [layers], where in queries and keys; -1 for none
+    hidden: NDArray[np.float32]  # [places, n_tokens, n_embd]
+    queries: NDArray[np.float32]  # [places, 2, n_tokens, n_head * d_head]; before RoPE and after it
+    keys: NDArray[np.float32]  # [places, 2, n_tokens, n_head_kv * d_head]
 
 
 @njit(**INNER)
@@ -392,9 +482,8 @@ def attend_block(q, first, last, kv_head, group, d_head, scale, keys, values, lo
 
 
 @njit(**PART)
-def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, n_threads, sync,
-              out):  # fmt: skip
-    """Attention of all tokens: out[t, head * d_head ...], float32.
+def attention(work, cache, lows, highs, sizes, scale, room, parts, counter, tid, n_threads, sync):
+    """Attention of all tokens, from work's q: its attended[t, head * d_head ...].
 
     Many tokens: a task is a block of tokens and a key head. Few: a task is a key head and one
     split, and its results wait in ``parts`` until all are there. Either way the same folds happen
@@ -402,10 +491,10 @@ def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, 
     """
     n_tokens, n_kv, d_head, n_sink = sizes[N_TOKENS], sizes[N_KV], sizes[D_HEAD], sizes[N_SINK]
     group = sizes[N_HEAD] // n_kv
-    scale = reals[ATTN_SCALE]
+    q, out = work.q, work.attended
     per_block = sizes[N_BLOCK]
     n_blocks = (n_tokens + per_block - 1) // per_block
-    n_splits = (hi[:n_tokens].max() + SPLIT) // SPLIT
+    n_splits = (highs[:n_tokens].max() + SPLIT) // SPLIT
     part_out, part_tops, part_weights = parts
     if n_blocks > 1:
         n_splits_task, n_tasks = n_splits, n_blocks * n_kv
@@ -425,9 +514,9 @@ def attention(q, keys, values, lo, hi, sizes, reals, room, parts, counter, tid, 
             first, last = 0, n_tokens
             place, split = task, task // n_kv
         n = attend_block(
-            q, first, last, kv_head, group, d_head, scale, keys[kv_head], values[kv_head], lo, hi,
-            n_sink, split, split + n_splits_task, room, part_out[place], part_tops[place],
-            part_weights[place],
+            q, first, last, kv_head, group, d_head, scale, cache.keys[kv_head],
+            cache.values[kv_head], lows, highs, n_sink, split, split + n_splits_task, room,
+            part_out[place], part_tops[place], part_weights[place],
         )  # fmt: skip
         if n_blocks > 1:
             divide(part_out[place], part_weights[place], n, first, kv_head, group, d_head, out)
@@ -491,13 +580,15 @@ def finish_branch(arena, slot, y, x, first, last, n, eps):
 
 
 @njit(**PART)
-def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, places, sizes, reals,
-                     captured, tid, n_threads, sync):  # fmt: skip
-    """Norm, products, RoPE and cache of one layer; the queries stay in q."""
+def attention_inputs(layers, il, x, work, turns, cache, highs, sizes, captures, tid, n_threads,
+                     sync):  # fmt: skip
+    """Norm, products, RoPE and ``cache`` of one layer; the queries stay in work's q."""
+    arena, layer, reals = layers.arena, layers.slots[il], layers.reals
+    act, q, k, v = work.act, work.q, work.k, work.v
     n_tokens, d_head, n_rot = sizes[N_TOKENS], sizes[D_HEAD], sizes[N_ROT]
     n_head, n_kv = sizes[N_HEAD], sizes[N_KV]
     first, last = share(n_tokens, tid, n_threads)
-    norm_rows(arena, layer[ATTN_NORM], x, act[0], first, last, reals[EPS])
+    norm_rows(arena, layer[ATTN_NORM], x, act.floats, first, last, reals[EPS])
     quantise(act, first, last, 0, sizes[N_EMBD])
     barrier(sync, n_threads)
     matmul(arena, layer[ATTN_Q], act, n_tokens, q, tid, n_threads)
@@ -512,25 +603,27 @@ def attention_inputs(arena, layer, kind, x, act, q, k, v, turns, cache, places, 
     add_bias(arena, layer[V_BIAS], v, first, last, 0, n_kv * d_head)
     norm_heads(arena, layer[Q_NORM], q, first, last, n_head, reals[EPS])
     norm_heads(arena, layer[K_NORM], k, first, last, n_kv, reals[EPS])
-    place, cap_q, cap_k = captured
+    place = captures.query_place[il]
     if place >= 0:
-        cap_q[place, 0, first:last] = q[first:last, : n_head * d_head]
-        cap_k[place, 0, first:last] = k[first:last, : n_kv * d_head]
-    rotate(q, turns[kind], first, last, n_head, d_head, n_rot)
-    rotate(k, turns[kind], first, last, n_kv, d_head, n_rot)
+        captures.queries[place, 0, first:last] = q[first:last, : n_head * d_head]
+        captures.keys[place, 0, first:last] = k[first:last, : n_kv * d_head]
+    turn = turns[layers.kinds[il]]
+    rotate(q, turn, first, last, n_head, d_head, n_rot)
+    rotate(k, turn, first, last, n_kv, d_head, n_rot)
     if place >= 0:
-        cap_q[place, 1, first:last] = q[first:last, : n_head * d_head]
-        cap_k[place, 1, first:last] = k[first:last, : n_kv * d_head]
-    store_keys(k, v, cache[0], cache[1], first, last, places, n_kv, d_head)
+        captures.queries[place, 1, first:last] = q[first:last, : n_head * d_head]
+        captures.keys[place, 1, first:last] = k[first:last, : n_kv * d_head]
+    store_keys(k, v, cache.keys, cache.values, first, last, highs, n_kv, d_head)
     barrier(sync, n_threads)
 
 
 @njit(**PART)
-def finish_layer(arena, layer, attended, x, act, wide, gate, up, y, sizes, reals, tid, n_threads,
-                 sync):  # fmt: skip
+def finish_layer(layers, il, x, work, sizes, tid, n_threads, sync):
     """What a layer does after its attention."""
+    arena, layer, reals = layers.arena, layers.slots[il], layers.reals
+    act, wide, y = work.act, work.wide, work.y
     first, last = share(sizes[N_TOKENS], tid, n_threads)
-    act_rows = (attended, *wide[1:])
+    act_rows = Activations(work.attended, wide.x8, wide.x16, wide.d, wide.s, wide.h, wide.z)
     quantise(act_rows, first, last, 0, sizes[N_HEAD] * sizes[D_HEAD])
     barrier(sync, n_threads)
     matmul(arena, layer[ATTN_OUT], act_rows, sizes[N_TOKENS], y, tid, n_threads)
@@ -538,15 +631,17 @@ def finish_layer(arena, layer, attended, x, act, wide, gate, up, y, sizes, reals
     scale_rows(arena, layer[OUT_SCALE], y, first, last, 0, sizes[N_EMBD])
     add_bias(arena, layer[OUT_BIAS], y, first, last, 0, sizes[N_EMBD])
     finish_branch(arena, layer[POST_ATTN_NORM], y, x, first, last, sizes[N_EMBD], reals[EPS])
-    norm_rows(arena, layer[FFN_NORM], x, act[0], first, last, reals[EPS])
+    norm_rows(arena, layer[FFN_NORM], x, act.floats, first, last, reals[EPS])
     quantise(act, first, last, 0, sizes[N_EMBD])
     barrier(sync, n_threads)
-    feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, sync)
+    feed_forward(layers, il, x, work, sizes, tid, n_threads, sync)
 
 
 @njit(**PART)
-def feed_forward(arena, layer, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, sync):
-    """The feed-forward half of one layer, after its norm has been quantised into ``act``."""
+def feed_forward(layers, il, x, work, sizes, tid, n_threads, sync):
+    """The feed-forward half of one layer, after its norm has been quantised into work's act."""
+    arena, layer, reals = layers.arena, layers.slots[il], layers.reals
+    act, wide, gate, up, y = work.act, work.wide, work.gate, work.up, work.y
     n_tokens, n_ff, n_embd = sizes[N_TOKENS], sizes[N_FF], sizes[N_EMBD]
     matmul(arena, layer[FFN_GATE], act, n_tokens, gate, tid, n_threads)
     matmul(arena, layer[FFN_UP], act, n_tokens, up, tid, n_threads)
@@ -574,72 +669,66 @@ def activate(arena, layer, gate, up, wide, first, last, start, stop, sizes):
     add_bias(arena, layer[UP_BIAS], up, first, last, start, stop)
     scale_rows(arena, layer[GATE_SCALE], gate, first, last, start, stop)
     scale_rows(arena, layer[UP_SCALE], up, first, last, start, stop)
-    floats = wide[0]
     for t in range(first, last):
         row_activate(
             gate[t, start:].ctypes.data,
             up[t, start:].ctypes.data,
             (stop - start) // 8,
-            floats[t, start:].ctypes.data,
+            wide.floats[t, start:].ctypes.data,
             sizes[GELU] != 0,
         )
     quantise(wide, first, last, start, stop)
 
 
 @njit(**KERNEL)
-def run_layers(tid, n_threads, sync, arena, slots, kinds, sizes_in, reals, x, turns, lo, hi, kept,
-               keys, values, work, parts, rooms, captures):  # fmt: skip
+def run_layers(tid, n_threads, sync, layers, sizes_in, x, turns, seen, cache, buffers, captures):
     """Layers FIRST_LAYER to LAST_LAYER - 1 on x [n_tokens, n_embd], in place; a thread's part.
 
-    Token t's keys go to slot hi[t]; it sees the slots lo[kind, t] to hi[t]. sizes[N_BLOCK] tokens
-    share the keys that attention reads.
+    Token t's keys go to slot highs[t]; it sees the slots lows[kind, t] to highs[t].
+    sizes[N_BLOCK] tokens share the keys that attention reads.
     ``sync`` int64: [0] the barrier, [1 + layer] the layer's next attention task. With sizes[CUT],
     only the rows ``kept`` go through the rest of the last layer once its keys are stored, and end
     at the front of x; with none kept, none do.
     """
-    act, wide, q, k, v, attended, gate, up, y = work
-    hidden_place, qk_place, cap_hidden, cap_q, cap_k = captures
+    work, rooms, kept = buffers.work, buffers.rooms, seen.kept
     sizes = sizes_in.copy()
     meet = sync.ctypes.data
     n_embd = sizes[N_EMBD]
     n_rows_out = sizes[N_HEAD] * sizes[D_HEAD]
-    room = (rooms[0][tid], rooms[1][tid], rooms[2][tid], rooms[3][tid], rooms[4][tid],
-            rooms[5][tid], rooms[6][tid])  # fmt: skip
-    lows = lo
-    highs = hi
+    room = Room(rooms.rows[tid], rooms.lows[tid], rooms.highs[tid], rooms.scores[tid],
+                rooms.outs[tid], rooms.tops[tid], rooms.sums[tid])  # fmt: skip
+    lows = seen.lows
+    highs = seen.highs
     for il in range(sizes[FIRST_LAYER], sizes[LAST_LAYER]):
-        layer = slots[il]
-        kind = kinds[il]
         first, last = share(sizes[N_TOKENS], tid, n_threads)
-        if hidden_place[il] >= 0:
-            cap_hidden[hidden_place[il], first:last] = x[first:last]
+        place = captures.hidden_place[il]
+        if place >= 0:
+            captures.hidden[place, first:last] = x[first:last]
+        held = Cache(cache.keys[il], cache.values[il])
         attention_inputs(
-            arena, layer, kind, x, act, q, k, v, turns, (keys[il], values[il]), hi, sizes, reals,
-            (qk_place[il], cap_q, cap_k), tid, n_threads, meet,
-        )  # fmt: skip
+            layers, il, x, work, turns, held, seen.highs, sizes, captures, tid, n_threads, meet
+        )
         if sizes[CUT] and il == sizes[LAST_LAYER] - 1:
             if tid == 0:
                 keep_rows(x, kept, n_embd)
-                keep_rows(q, kept, n_rows_out)
+                keep_rows(work.q, kept, n_rows_out)
             barrier(meet, n_threads)
             sizes[N_TOKENS] = kept.size
             if kept.size == 0:
                 break
-            lows = lo[:, kept]
-            highs = hi[kept]
+            lows = lows[:, kept]
+            highs = highs[kept]
         attention(
-            q, keys[il], values[il], lows[kind], highs, sizes, reals, room, parts,
-            meet + 8 * (1 + il), tid, n_threads, meet, attended,
+            work, held, lows[layers.kinds[il]], highs, sizes, layers.reals[ATTN_SCALE], room,
+            buffers.parts, meet + 8 * (1 + il), tid, n_threads, meet,
         )  # fmt: skip
         barrier(meet, n_threads)
-        finish_layer(
-            arena, layer, attended, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, meet
-        )
+        finish_layer(layers, il, x, work, sizes, tid, n_threads, meet)
     barrier(meet, n_threads)
 
 
 @njit(**KERNEL)
-def run_head(tid, n_threads, sync, arena, slots, sizes, reals, x, normed, act, logits):
+def run_head(tid, n_threads, sync, layers, sizes, x, normed, act, logits):
     """The last norm and the output matrix for rows of x [N_ROWS, n_embd]; a thread's part.
 
     Fills ``normed`` float32 [N_ROWS, n_embd] (the hidden states after the last norm) and ``logits``
@@ -647,11 +736,12 @@ def run_head(tid, n_threads, sync, arena, slots, sizes, reals, x, normed, act, l
     """
     meet = sync.ctypes.data
     n_rows = sizes[N_ROWS]
+    arena, slots, reals = layers.arena, layers.slots, layers.reals
     last_row = slots[slots.shape[0] - 1]
     first, last = share(n_rows, tid, n_threads)
-    norm_rows(arena, last_row[OUT_NORM], x, act[0], first, last, reals[EPS])
+    norm_rows(arena, last_row[OUT_NORM], x, act.floats, first, last, reals[EPS])
     for t in range(first, last):
-        normed[t] = act[0][t, : sizes[N_EMBD]]
+        normed[t] = act.floats[t, : sizes[N_EMBD]]
     if logits.shape[0] == 0:
         return
     quantise(act, first, last, 0, sizes[N_EMBD])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,8 +26,6 @@ from .model import (
     sizes_of,
     tokens_of_block,
 )
-
-Captures = tuple[NDArray[Any], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,22 +159,21 @@ class LayerPass:
                     0, int(side), first - start : end - start
                 ]
 
-    def _batch(self, place: int, captures: Captures, *, is_cut: bool) -> None:
+    def _batch(self, place: int, captures: kernels.Captures, *, is_cut: bool) -> None:
         """The next layer for one batch; all before it have gone through."""
         model, il = self.model, self.layer
         start, stop = self._batches[place]
         sizes = self.sizes(stop - start)
         sizes[kernels.CUT] = is_cut
         sizes[kernels.N_SINK] = 0 if model.params.local[il] else self._n_sink
-        keys, values = self.held()
         scratch = self._scratch
         scratch.sync[:] = 0
+        low = np.ascontiguousarray(self._low[:, start:stop])
         model.workers.run(
-            kernels.run_layers, scratch.sync, model.arena, model.slots[il : il + 1],
-            model.kinds[il : il + 1], sizes, model.reals, self.x[start:stop], self._turns[place],
-            np.ascontiguousarray(self._low[:, start:stop]), self._high[start:stop],
-            np.empty(0, np.int64), keys, values, scratch.work, scratch.parts, scratch.rooms,
-            captures,
+            kernels.run_layers, scratch.sync, model.layers(il, il + 1), sizes,
+            self.x[start:stop], self._turns[place],
+            kernels.Seen(low, self._high[start:stop], np.empty(0, np.int64)), self.held(),
+            scratch.buffers, captures,
         )  # fmt: skip
 
     def sizes(self, n_tokens: int) -> NDArray[np.int64]:
@@ -188,7 +184,7 @@ class LayerPass:
         sizes[kernels.N_BLOCK] = tokens_of_block(self.model.params)
         return sizes
 
-    def held(self) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
+    def held(self) -> kernels.Cache:
         """Keys and values of the layer, [1, ...] of those of ``KvCache``."""
         at = 0 if self._is_single else self.layer
-        return self._cache.keys[at : at + 1], self._cache.values[at : at + 1]
+        return kernels.Cache(self._cache.keys[at : at + 1], self._cache.values[at : at + 1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -118,6 +118,11 @@ class Model:
         self.workers.close()
         self.arena = np.empty(0, np.uint8)
         self._scratch = None
+
+    def layers(self, first: int = 0, stop: int | None = None) -> kernels.Layers:
+        """The weights of some layers; of all with what follows them, by default."""
+        some = slice(first, stop)
+        return kernels.Layers(self.arena, self.slots[some], self.kinds[some], self.reals)
 
     def new_cache(self, n_ctx: int) -> KvCache:
         """An empty cache with room for ``n_ctx`` tokens."""
@@ -285,9 +290,9 @@ class Model:
         taken, captures = captures_of(self.params, taps, n)
         scratch.sync[:] = 0
         self.workers.run(
-            kernels.run_layers, scratch.sync, self.arena, self.slots, self.kinds, sizes,
-            self.reals, x, turns, low, high, kept, cache.keys, cache.values, scratch.work,
-            scratch.parts, scratch.rooms, captures,
+            kernels.run_layers, scratch.sync, self.layers(), sizes, x, turns,
+            kernels.Seen(low, high, kept), kernels.Cache(cache.keys, cache.values),
+            scratch.buffers, captures,
         )  # fmt: skip
         hidden = x[kept] if all_hidden else x[: kept.size].copy()
         logits, normed = self._head(hidden, sizes, scratch)
@@ -303,8 +308,8 @@ class Model:
         normed = np.empty((n_rows, self.params.n_embd), np.float32)
         if n_rows:
             self.workers.run(
-                kernels.run_head, scratch.sync, self.arena, self.slots, sizes, self.reals, x,
-                normed, scratch.work[0], logits,
+                kernels.run_head, scratch.sync, self.layers(), sizes, x, normed,
+                scratch.buffers.work.act, logits,
             )  # fmt: skip
             # NaN shows in both, infinities in one of them
             if not np.isfinite((found.max(axis=1), found.min(axis=1))).all():
@@ -356,9 +361,7 @@ def tokens_of_block(p: ModelParams) -> int:
     return max(1, kernels.BLOCK_ROWS // (p.n_head // p.n_head_kv))
 
 
-def captures_of(
-    p: ModelParams, taps: Taps | None, n: int
-) -> tuple[Taps | None, tuple[NDArray[Any], ...]]:
+def captures_of(p: ModelParams, taps: Taps | None, n: int) -> tuple[Taps | None, kernels.Captures]:
     """What is taken out of a pass of ``n`` tokens, and that as the kernels fill it."""
     hidden_place = np.full(p.n_layers, -1, np.int64)
     query_place = np.full(p.n_layers, -1, np.int64)
@@ -382,7 +385,7 @@ def captures_of(
             queries.reshape(n_query, 2, n, p.n_head, p.d_head),
             keys.reshape(n_query, 2, n, p.n_head_kv, p.d_head),
         )
-    return taken, (hidden_place, query_place, hidden, queries, keys)
+    return taken, kernels.Captures(hidden_place, query_place, hidden, queries, keys)
 
 
 class Scratch:
@@ -403,7 +406,7 @@ class Scratch:
         n_wide = max(params.n_ff, n_q, params.n_embd)
         act = activations(n_tokens, params.n_embd)
         wide = activations(n_tokens, n_wide)
-        self.work = (
+        work = kernels.Work(
             act,
             wide,
             floats(n_tokens, grain(n_q)),
@@ -418,8 +421,10 @@ class Scratch:
         rows = max(kernels.BLOCK_ROWS, group)
         d_pad = padded(params.d_head)
         places = max(n_threads, -(-n_ctx // kernels.SPLIT) * params.n_head_kv)
-        self.parts = (floats(places, rows, d_pad), floats(places, rows), floats(places, rows))
-        self.rooms = (
+        parts = kernels.Parts(
+            floats(places, rows, d_pad), floats(places, rows), floats(places, rows)
+        )
+        rooms = kernels.Room(
             floats(n_threads, rows, params.d_head),
             np.zeros((n_threads, rows), np.int64),
             np.zeros((n_threads, rows), np.int64),
@@ -428,15 +433,13 @@ class Scratch:
             floats(n_threads, rows),
             floats(n_threads, rows),
         )
+        self.buffers = kernels.Buffers(work, parts, rooms)
 
 
-def activations(n_tokens: int, n: int) -> tuple[NDArray[Any], ...]:
-    """Rows of floats, and their integers: int8, int16, scales, sums of blocks and of halves.
-
-    Last the sums of the integers themselves, times -128.
-    """
+def activations(n_tokens: int, n: int) -> kernels.Activations:
+    """Room for ``n_tokens`` rows of ``n`` floats and the integers made of them."""
     blocks = -(-n // 32)
-    return (
+    return kernels.Activations(
         np.zeros((n_tokens, n), np.float32),
         np.zeros((n_tokens, 32 * blocks), np.int8),
         np.zeros((n_tokens, 32 * blocks), np.int16),

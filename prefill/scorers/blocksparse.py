@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from ...engine.errors import UsageError
 from ...engine.transformer import forward_kernels
 from ...engine.transformer.kv_cache import KvCache, padded
-from ...engine.transformer.layer_pass import Captures, LayerPass
+from ...engine.transformer.layer_pass import LayerPass
 from ...engine.transformer.model import BATCH, Model
 from . import blocksparse_kernels as kernels
 
@@ -85,18 +85,23 @@ class BlockPass(LayerPass):
         p = model.params
         n_blocks = -(-self.n // rule.size)
         n_columns = -(-n_blocks // kernels.PANEL) * kernels.PANEL
-        self._plan = np.array([rule.size, rule.n_sink, rule.n_local], np.int64)
-        self._alpha = float(rule.alpha)
-        self._full = np.zeros(n_blocks, np.uint8)
-        self._full[max(0, n_blocks - rule.n_full) :] = 1
+        full = np.zeros(n_blocks, np.uint8)
+        full[max(0, n_blocks - rule.n_full) :] = 1
         if wide[0] < wide[1]:
-            self._full[wide[0] // rule.size : -(-wide[1] // rule.size)] = 1
-        self._pooled = np.zeros(
-            (p.n_head_kv, n_columns // kernels.PANEL, p.d_head, kernels.PANEL), np.float32
-        )
+            full[wide[0] // rule.size : -(-wide[1] // rule.size)] = 1
         self.chosen = np.zeros((p.n_head, n_blocks, n_blocks), np.uint8)
+        self._size = rule.size
+        self._blocks = kernels.Blocks(
+            np.array([rule.size, rule.n_sink, rule.n_local], np.int64),
+            float(rule.alpha),
+            full,
+            np.zeros(
+                (p.n_head_kv, n_columns // kernels.PANEL, p.d_head, kernels.PANEL), np.float32
+            ),
+            self.chosen,
+        )
         t, r, d_pad = model.n_threads, rule.size, padded(p.d_head)
-        self._rooms = (
+        self._rooms = kernels.Room(
             np.zeros((t, r, p.d_head), np.float32),
             np.zeros((t, r), np.int64),
             np.zeros((t, r), np.int64),
@@ -111,7 +116,7 @@ class BlockPass(LayerPass):
             np.zeros((t, r), np.float32),
         )
 
-    def _batch(self, place: int, captures: Captures, *, is_cut: bool) -> None:
+    def _batch(self, place: int, captures: forward_kernels.Captures, *, is_cut: bool) -> None:
         model, il = self.model, self.layer
         if model.params.local[il]:
             super()._batch(place, captures, is_cut=is_cut)
@@ -119,16 +124,14 @@ class BlockPass(LayerPass):
         start, stop = self._batches[place]
         sizes = self.sizes(stop - start)
         sizes[forward_kernels.CUT] = is_cut
-        keys, values = self.held()
         scratch = self._scratch
         scratch.sync[:] = 0
         if not is_cut:
-            self.chosen[:, start // self._plan[kernels.BLOCK] :] = 0
+            self.chosen[:, start // self._size :] = 0
         model.workers.run(
-            kernels.run_sparse_layer, scratch.sync, model.arena, model.slots[il], model.kinds[il],
-            sizes, model.reals, self.x[start:stop], self._turns[place], self._high[start:stop],
-            keys[0], values[0], scratch.work, self._rooms, self._plan, self._alpha, self._full,
-            self._pooled, self.chosen, captures,
+            kernels.run_sparse_layer, scratch.sync, model.layers(il, il + 1), sizes,
+            self.x[start:stop], self._turns[place], self._high[start:stop], self.held(),
+            scratch.buffers.work, self._rooms, self._blocks, captures,
         )  # fmt: skip
 
 

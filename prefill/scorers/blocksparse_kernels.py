@@ -7,9 +7,11 @@ the results are those of dense attention, bit for bit.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from ...engine.transformer.forward_kernels import (
     ATTN_SCALE,
@@ -22,6 +24,7 @@ from ...engine.transformer.forward_kernels import (
     N_TOKENS,
     PART,
     SPLIT,
+    Cache,
     attention_inputs,
     finish_layer,
     fold,
@@ -38,7 +41,7 @@ from ...engine.transformer.tile_kernels import (
 
 # See forward_kernels.
 BUILT_ON = {
-    "engine.transformer.forward_kernels": "e3946496",
+    "engine.transformer.forward_kernels": "fbb37297",
     "engine.transformer.tile_kernels": "2b817fce",
 }
 
@@ -47,6 +50,33 @@ PANEL = 16
 # Places in plan: tokens of a block, first blocks and latest blocks (the own one included) that are
 # seen by all.
 BLOCK, N_SINK_BLOCKS, N_LOCAL_BLOCKS, N_PLAN = range(4)
+
+
+class Blocks(NamedTuple):
+    """Which blocks are seen: the rule, what is chosen by it, and the keys that it goes by."""
+
+    plan: NDArray[np.int64]  # [N_PLAN]
+    alpha: float  # part of the best block's score at which another is seen
+    full: NDArray[np.uint8]  # [n_blocks], 1: a block of queries that sees all
+    pooled: NDArray[np.float32]  # [n_head_kv, n_blocks / 16, d_head, 16], mean keys
+    chosen: NDArray[np.uint8]  # [n_head, n_blocks, n_blocks], which ones each block of queries saw
+
+
+class Room(NamedTuple):
+    """What a thread attends in; with a first axis of threads, that of all."""
+
+    rows: NDArray[np.float32]  # [block, d_head], queries
+    lows: NDArray[np.int64]  # [block], slots that they see
+    highs: NDArray[np.int64]
+    block_scores: NDArray[np.float32]  # [block, padded n_blocks]
+    block_sums: NDArray[np.float64]  # [padded n_blocks]
+    scores: NDArray[np.float32]  # [block, SPLIT]
+    part_outs: NDArray[np.float32]  # [block, padded d_head], of one split
+    part_tops: NDArray[np.float32]  # [block]
+    part_sums: NDArray[np.float32]  # [block]
+    outs: NDArray[np.float32]  # [block, padded d_head], of all
+    tops: NDArray[np.float32]  # [block]
+    weights: NDArray[np.float32]  # [block]
 
 
 @njit(**INNER)
@@ -139,10 +169,12 @@ def attend_blocks(rows, n_rows, keys, values, lows, highs, block, size, chosen, 
 
 
 @njit(**PART)
-def sparse_attention(q, keys, values, hi, sizes, reals, plan, alpha, full, pooled, chosen, room,
-                     counter, attended):  # fmt: skip
+def sparse_attention(work, held, hi, sizes, scale, blocks, room, counter):
     """Attention of a batch; a task is a query head and a block of its tokens."""
-    rows, lows, highs, scores, sums, work, out, tops, weights = room
+    q, attended = work.q, work.attended
+    plan, chosen = blocks.plan, blocks.chosen
+    rows, lows, highs, out, weights = room.rows, room.lows, room.highs, room.outs, room.weights
+    split = room.scores, room.part_outs, room.part_tops, room.part_sums
     n_tokens, n_head, d_head = sizes[N_TOKENS], sizes[N_HEAD], sizes[D_HEAD]
     group = n_head // sizes[N_KV]
     size = plan[BLOCK]
@@ -158,17 +190,17 @@ def sparse_attention(q, keys, values, hi, sizes, reals, plan, alpha, full, poole
         at = head * d_head
         for r in range(n_rows):
             for i in range(d_head):
-                rows[r, i] = q[first + r, at + i] * reals[ATTN_SCALE]
+                rows[r, i] = q[first + r, at + i] * scale
             lows[r] = 0
             highs[r] = hi[first + r]
         kv_head = head // group
         choose_blocks(
-            rows, n_rows, highs, block, pooled[kv_head], alpha, plan, full[block], scores, sums,
-            chosen[head, block],
+            rows, n_rows, highs, block, blocks.pooled[kv_head], blocks.alpha, plan,
+            blocks.full[block], room.block_scores, room.block_sums, chosen[head, block],
         )  # fmt: skip
         attend_blocks(
-            rows, n_rows, keys[kv_head], values[kv_head], lows, highs, block, size,
-            chosen[head, block], work, out, tops, weights,
+            rows, n_rows, held.keys[kv_head], held.values[kv_head], lows, highs, block, size,
+            chosen[head, block], split, out, room.tops, weights,
         )  # fmt: skip
         for r in range(n_rows):
             for i in range(d_head):
@@ -176,45 +208,30 @@ def sparse_attention(q, keys, values, hi, sizes, reals, plan, alpha, full, poole
 
 
 @njit(**KERNEL)
-def run_sparse_layer(tid, n_threads, sync, arena, layer, kind, sizes, reals, x, turns, hi, keys,
-                     values, work, rooms, plan, alpha, full, pooled, chosen, captures):  # fmt: skip
+def run_sparse_layer(tid, n_threads, sync, layers, sizes, x, turns, hi, cache, work, rooms, blocks,
+                     captures):  # fmt: skip
     """A layer on x [n_tokens, n_embd], in place; a thread's part.
 
-    As ``run_layers`` with one layer, but for the keys that a token sees. The first token's slot is
-    a multiple of the block's size; slots before it are filled.
-
-    Parameters
-    ----------
-    plan : int64 [N_PLAN]
-    full : uint8 [n_blocks], blocks of queries that see all
-    pooled : float32 [n_head_kv, n_blocks / 16, d_head, 16], mean keys
-    chosen : uint8 [n_head, n_blocks, n_blocks], which blocks each block of queries saw
+    As ``run_layers`` with one layer, but for the keys that a token sees: those of ``blocks``. The
+    first token's slot is a multiple of the block's size; slots before it are filled.
     """
-    act, wide, q, k, v, attended, gate, up, y = work
-    _, qk_place, _, cap_q, cap_k = captures
     meet = sync.ctypes.data
     n_tokens = sizes[N_TOKENS]
-    room = (rooms[0][tid], rooms[1][tid], rooms[2][tid], rooms[3][tid], rooms[4][tid],
-            (rooms[5][tid], rooms[6][tid], rooms[7][tid], rooms[8][tid]), rooms[9][tid],
-            rooms[10][tid], rooms[11][tid])  # fmt: skip
-    attention_inputs(
-        arena, layer, kind, x, act, q, k, v, turns, (keys, values), hi, sizes, reals,
-        (qk_place[0], cap_q, cap_k), tid, n_threads, meet,
-    )  # fmt: skip
+    room = Room(rooms.rows[tid], rooms.lows[tid], rooms.highs[tid], rooms.block_scores[tid],
+                rooms.block_sums[tid], rooms.scores[tid], rooms.part_outs[tid],
+                rooms.part_tops[tid], rooms.part_sums[tid], rooms.outs[tid], rooms.tops[tid],
+                rooms.weights[tid])  # fmt: skip
+    held = Cache(cache.keys[0], cache.values[0])
+    attention_inputs(layers, 0, x, work, turns, held, hi, sizes, captures, tid, n_threads, meet)
     if sizes[CUT]:
         return
-    size = plan[BLOCK]
+    size = blocks.plan[BLOCK]
     pool_keys(
-        keys, pooled, hi[0] // size, (hi[n_tokens - 1] + 1) // size, size, sizes[N_KV],
+        held.keys, blocks.pooled, hi[0] // size, (hi[n_tokens - 1] + 1) // size, size, sizes[N_KV],
         sizes[D_HEAD], tid, n_threads,
     )  # fmt: skip
     barrier(meet, n_threads)
-    sparse_attention(
-        q, keys, values, hi, sizes, reals, plan, alpha, full, pooled, chosen, room, meet + 8,
-        attended,
-    )  # fmt: skip
+    sparse_attention(work, held, hi, sizes, layers.reals[ATTN_SCALE], blocks, room, meet + 8)
     barrier(meet, n_threads)
-    finish_layer(
-        arena, layer, attended, x, act, wide, gate, up, y, sizes, reals, tid, n_threads, meet
-    )
+    finish_layer(layers, 0, x, work, sizes, tid, n_threads, meet)
     barrier(meet, n_threads)
