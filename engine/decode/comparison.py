@@ -64,6 +64,26 @@ class TextPlan(Protocol):
         """What looks for stop strings in a text that begins now; None: there are none."""
 
 
+@dataclass(frozen=True, eq=False)
+class PlainPlan:
+    """A ``TextPlan`` without stop strings.
+
+    Attributes
+    ----------
+    prompt : int32 [n], 1 or more tokens
+    """
+
+    prompt: NDArray[np.int32]
+    n_predict: int
+    n_ctx: int
+    sampling: SamplingParams
+    stop: AbstractSet[int] = frozenset()
+    n_batch: int = 512
+
+    def stop_stream(self) -> None:
+        """See ``TextPlan``."""
+
+
 def step_sizes(draft_max: int) -> tuple[int, ...]:
     """Return the sizes of passes to time where drafts are up to that long."""
     return STEP_SIZES if draft_max < STEP_SIZES[-1] else STEP_SIZES_LONG
@@ -128,7 +148,7 @@ def compare(
 ) -> Comparison:
     """Generate ``n_turns`` times each way, then time steps of those sizes after the text.
 
-    For a model, a prompt and a way to draft::
+    For a model, a prompt and a way to draft (docs/python-api.md has all of it)::
 
         first = make_drafting()
         start = Start(model, model.new_cache(n_tokens + max(sizes)), plan, first.drafter)
