@@ -94,13 +94,7 @@ def command(
     ] = None,
     repeat: Annotated[
         int,
-        typer.Option(
-            "--repeat",
-            min=1,
-            max=options.REPEAT_MOST,
-            metavar="K",
-            help="Replays to time; medians are shown.",
-        ),
+        options.repeat_option("Replays to time; medians are shown."),
     ] = 1,
     verify: Annotated[
         bool,

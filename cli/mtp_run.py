@@ -151,12 +151,8 @@ def command(
     compare: run_options.Compare = False,
     repeat: Annotated[
         int | None,
-        typer.Option(
-            "--repeat",
-            min=1,
-            max=options.REPEAT_MOST,
-            metavar="K",
-            help=f"Turns of --compare, {TURNS} by default, and of --suite, {SUITE_TURNS}.",
+        options.repeat_option(
+            f"Turns of --compare, {TURNS} by default, and of --suite, {SUITE_TURNS}."
         ),
     ] = None,
     bounds: Annotated[

@@ -109,6 +109,11 @@ def threads_option(help: str, envvar: str | None = "LLAMA_ARG_THREADS") -> Any:
     )
 
 
+def repeat_option(help: str) -> Any:
+    """The option --repeat."""
+    return typer.Option("--repeat", min=1, max=REPEAT_MOST, metavar="K", help=help)
+
+
 Model = Annotated[str, model_option(" Only its tokenizer is read.")]
 Files = Annotated[
     list[str],

@@ -35,13 +35,7 @@ def command(
     ] = None,
     repeat: Annotated[
         int | None,
-        typer.Option(
-            "--repeat",
-            min=1,
-            max=options.REPEAT_MOST,
-            metavar="K",
-            help=f"Documents to ask about; {N_DOCUMENTS} by default.",
-        ),
+        options.repeat_option(f"Documents to ask about; {N_DOCUMENTS} by default."),
     ] = None,
     haystack: Haystack = None,
     window: Annotated[

@@ -39,13 +39,7 @@ def command(
     shown: options.ResultOptions,
     repeat: Annotated[
         int,
-        typer.Option(
-            "--repeat",
-            min=1,
-            max=options.REPEAT_MOST,
-            metavar="K",
-            help="Prompts of each kind, context and depth.",
-        ),
+        options.repeat_option("Prompts of each kind, context and depth."),
     ] = 1,
     raw: Raw = False,
     temperature: Annotated[float, run_options.temperature_option()] = 0.0,

@@ -52,13 +52,7 @@ def command(
     ] = False,
     repeat: Annotated[
         int | None,
-        typer.Option(
-            "--repeat",
-            min=1,
-            max=options.REPEAT_MOST,
-            metavar="K",
-            help="Turns of --compare; 1 by default.",
-        ),
+        options.repeat_option("Turns of --compare; 1 by default."),
     ] = None,
     niah: Annotated[bool, typer.Option("--niah", hidden=True)] = False,
     calibrate: Annotated[bool, typer.Option("--calibrate", hidden=True)] = False,

@@ -13,11 +13,11 @@ from ..options import (
     DRAFT_MAX_VARIABLES,
     DRAFT_MOST,
     REAL_MOST,
-    REPEAT_MOST,
     WHOLE_MOST,
     Escape,
     finite,
     model_option,
+    repeat_option,
     threads_option,
 )
 from .prompt import PromptRequest
@@ -237,13 +237,7 @@ Compare = Annotated[
 ]
 Repeat = Annotated[
     int | None,
-    typer.Option(
-        "--repeat",
-        min=1,
-        max=REPEAT_MOST,
-        metavar="K",
-        help="Turns of --compare; 3 by default.",
-    ),
+    repeat_option("Turns of --compare; 3 by default."),
 ]
 
 
