@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -532,9 +533,9 @@ def test_docs_tell_every_key_and_default() -> None:
     """A table of drafters that is not the program's."""
     text = (DOCS / "lookup-stats.md").read_text()
     rows: dict[str, str] = {}
-    for line in text.splitlines():
-        if line.startswith("| `"):
-            rows.setdefault(line.split("`")[1], line)
+    for item in re.split(r"\n(?=- )|\n\n", text):
+        if item.startswith("- `"):
+            rows.setdefault(item.split("`")[1], " ".join(item.split()))
     for kind in KINDS.values():
         if kind.name == "ngram-map-k4v":  # "as ngram-map-k"
             continue

@@ -185,4 +185,4 @@ def test_every_status_is_documented() -> None:
     """An exit status that the docs do not know."""
     text = (Path(__file__).parent.parent / "docs" / "exit-status.md").read_text()
     for status in ExitStatus:
-        assert f"| {int(status)} | `{status.name}` |" in text
+        assert f"\n- {int(status)}, `{status.name}`: " in text
