@@ -248,7 +248,7 @@ def test_what_is_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prefixes_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes of a log of any length in memory."""
     monkeypatch.setattr(conversation_marks, "_MOST_PREFIXES", 50)
-    marks: conversation_marks.Marks[int] = conversation_marks.Marks()
+    marks: conversation_marks.MessageMarks[int] = conversation_marks.MessageMarks()
     for n in range(200):
         marks.put(str(n).encode(), conversation_marks.Mark(n))
         marks.put_exchange(str(n).encode(), n)

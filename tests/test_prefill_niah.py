@@ -449,7 +449,7 @@ def test_keys(run: Run) -> None:
 def unmeasured(value: Any) -> Any:
     """A record without what a clock or a scale says."""
     if isinstance(value, dict):
-        measured = ("_ms", "_s", "_bytes", "_ratio", "_per_s", "_samples")
+        measured = ("host", "_ms", "_s", "_bytes", "_ratio", "_per_s", "_samples")
         return {k: unmeasured(v) for k, v in value.items() if not k.endswith(measured)}
     return [unmeasured(one) for one in value] if isinstance(value, list) else value
 
