@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     AnyDrafter = NgramDrafter | SpecDrafter
 
-TURNS = 3
-
 
 @dataclass(frozen=True)
 class LookupRequest:
@@ -105,7 +103,7 @@ def command(
         )
     asked = prompt.request(template, context)
     wanted = run.request(model, temperature, escape=prompt.escape)
-    n_turns = (repeat or TURNS) if compare else 0
+    n_turns = (repeat or run_options.TURNS) if compare else 0
     return partial(run_lookup, LookupRequest(wanted, asked, drafting, color, n_turns), out)
 
 

@@ -14,7 +14,14 @@ from ..engine.errors import UsageError
 from . import chat_options, options
 from .chat_options import ChatOptions
 from .generate import options as run_options
-from .generate.mtp_drafting import DrafterKind, DraftRequest, Verify
+from .generate.mtp_drafting import (
+    DRAFT_MAX,
+    NGRAM_DRAFT_MAX,
+    NGRAM_MIN,
+    DrafterKind,
+    DraftRequest,
+    Verify,
+)
 from .generate.prompt import PromptRequest
 from .generate.session import RunRequest
 from .generate.stream import Color
@@ -28,8 +35,7 @@ if TYPE_CHECKING:
     from .generate.mtp_drafting import Drafters, Material
     from .generate.session import Session, Target
 
-TURNS, SUITE_TURNS = 3, 1
-DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
+SUITE_TURNS = 1
 
 
 @dataclass(frozen=True)
@@ -152,7 +158,7 @@ def command(
     repeat: Annotated[
         int | None,
         options.repeat_option(
-            f"Turns of --compare, {TURNS} by default, and of --suite, {SUITE_TURNS}."
+            f"Turns of --compare, {run_options.TURNS} by default, and of --suite, {SUITE_TURNS}."
         ),
     ] = None,
     bounds: Annotated[
@@ -204,7 +210,7 @@ def command(
     lengths = options.numbers(
         "--draft-max", [str(DRAFT_MAX) if draft_max is None else draft_max], options.DRAFT_MOST
     )
-    turns = (repeat or SUITE_TURNS) if suite else (repeat or TURNS) if compare else 0
+    turns = (repeat or SUITE_TURNS) if suite else (repeat or run_options.TURNS) if compare else 0
     request = MtpRequest(
         run=run.request(model, temperature, escape=prompt.escape),
         draft=draft,

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
+from .defaults import KEEP, MIN_TOKENS
 from .meter import Meter
 from .prompt.parts import CHUNK, PromptParts
 from .scorers.scores import OpenScorer, Scores
-from .select import MIN_TOKENS, Refusal, Refused, Selection, select
+from .select import Refusal, Refused, Selection, select
 
 TOKENISE, SCORE, SELECT = "tokenise", "score", "select"
 
@@ -34,7 +35,7 @@ class Settings:
     chunk, min_tokens, neighbours, widen : see ``select``
     """
 
-    keep: float = 0.1
+    keep: float = KEEP
     positions: Positions = "repacked"
     chunk: int = CHUNK
     min_tokens: int = MIN_TOKENS

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.errors import UsageError
+from .defaults import KEEP, MIN_TOKENS
 from .prompt.paragraphs import SENTENCE_END
 from .prompt.parts import CHUNK, PromptParts
 from .prompt.spans import TokenSpans
 from .scorers.scores import Scores
 from .select_kernels import NEIGHBOUR_SHARE, keep_chunks, sum_chunks, weigh_chunks
 
-MIN_TOKENS = 1024
 MANDATORY_MOST = 0.6  # of the budget
 
 _SENTENCE_MOST, _WORD_MOST = CHUNK, 8  # tokens that are added on a side
@@ -100,7 +100,7 @@ def select(
     parts: PromptParts,
     scores: Scores,
     *,
-    keep: float = 0.1,
+    keep: float = KEEP,
     chunk: int = CHUNK,
     min_tokens: int = MIN_TOKENS,
     neighbours: bool = True,

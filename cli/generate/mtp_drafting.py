@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ...ngram.lookup.drafter import NgramDrafter
     from ..output import Output
 
+# Defaults: longest drafts of a head and of n-grams, and the size from which on n-grams go first.
+DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
 # Tokens that an n-gram drafter has room for from the start; it grows beyond.
 NGRAM_ROOM = 1 << 15
 

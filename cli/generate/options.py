@@ -113,6 +113,7 @@ DraftFixed = Annotated[
     ),
 ]
 TEMPERATURE = 0.8  # llama.cpp's default
+TURNS = 3  # of --compare
 
 
 def temperature_option(more: str = "") -> Any:
@@ -237,7 +238,7 @@ Compare = Annotated[
 ]
 Repeat = Annotated[
     int | None,
-    repeat_option("Turns of --compare; 3 by default."),
+    repeat_option(f"Turns of --compare; {TURNS} by default."),
 ]
 
 

@@ -300,6 +300,7 @@ def _found(
 
 
 def _whole(asked: AskedOnce) -> AskedOnce:
-    if asked.run.stop_reason == "interrupted":
-        raise KeyboardInterrupt
+    from ...engine.decode.generation import whole
+
+    whole(asked.run)
     return asked

@@ -10,9 +10,17 @@ from typing import Annotated
 import typer
 
 from ...engine.errors import UsageError
+from ...prefill.defaults import KEEP, MIN_TOKENS
 from ...prefill.score_request import ScoreRequest, ScorerKind
 from ..chat_options import TemplateOptions
-from ..generate.mtp_drafting import DrafterKind, DraftRequest, Verify
+from ..generate.mtp_drafting import (
+    DRAFT_MAX,
+    NGRAM_DRAFT_MAX,
+    NGRAM_MIN,
+    DrafterKind,
+    DraftRequest,
+    Verify,
+)
 from ..generate.options import DraftFixed, DynamicCacheRead, StaticCache, System
 from ..options import (
     DRAFT_MAX_VARIABLES,
@@ -23,9 +31,6 @@ from ..options import (
 )
 from .niah import CONTEXTS, DEPTHS, KINDS, NiahRequest
 from .prompt import AskRequest
-
-KEEP, MIN_TOKENS = "0.1", 1024
-DRAFT_MAX, NGRAM_DRAFT_MAX, NGRAM_MIN = 3, 8, 2
 
 
 class PositionKind(Enum):
@@ -216,7 +221,7 @@ class KeepOptions:
             help="Share of the prompt's tokens that is read; prefill-niah takes several, with "
             "commas between them.",
         ),
-    ] = KEEP
+    ] = f"{KEEP:g}"
     positions: Annotated[
         PositionKind,
         typer.Option(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from ...engine.errors import UsageError
 from .. import options
-from ..generate.mtp_drafting import DrafterKind, DraftRequest
+from ..generate.mtp_drafting import DRAFT_MAX, NGRAM_DRAFT_MAX, DrafterKind, DraftRequest
 from ..generate.session import RunRequest
 from ..generate.stream import Color
 from .niah import NiahRequest
 from .options import (
-    DRAFT_MAX,
-    NGRAM_DRAFT_MAX,
     DecodeOptions,
     KeepOptions,
     PositionKind,
